@@ -1,0 +1,45 @@
+"""Every error that headprune raises on purpose. Catch `HeadpruneError` to catch them all.
+
+A message says what was found, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+
+class HeadpruneError(Exception):
+    """Root of the tree."""
+
+
+class UnknownNameError(HeadpruneError, KeyError):
+    """A head, site, method or option that does not exist."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # KeyError would print the message in quotes
+
+
+class MaskError(HeadpruneError, ValueError):
+    """A mask or a set of weights that does not fit the model."""
+
+
+class FileFormatError(HeadpruneError, ValueError):
+    """A file that is not what it should be."""
+
+
+class UnsupportedModelError(HeadpruneError):
+    """A model, or a block of it, on which the operation cannot be done exactly."""
+
+
+class ExampleError(HeadpruneError):
+    """No usable example batch: the model cannot be run on what was given or made up."""
+
+
+class VerificationError(HeadpruneError):
+    """A pruned model did not answer as the masked one. It was put back as it was."""
+
+
+class CheckpointError(HeadpruneError, RuntimeError):
+    """A checkpoint that cannot be written, or that does not hold what its config promises."""
+
+
+class MissingExtraError(HeadpruneError, ImportError):
+    """An optional dependency is not installed."""

@@ -1,0 +1,20 @@
+"""The values that everything else passes around: which heads there are, which stay, what they are worth.
+
+Values only: nothing here knows a model, torch or transformers.
+"""
+
+from headprune.heads.headmap import HeadMap, Site, Skipped
+from headprune.heads.ids import HeadId, canonical_component
+from headprune.heads.mask import HeadMask, heads_to_prune
+from headprune.heads.scores import HeadScores
+
+__all__ = [
+    "HeadId",
+    "HeadMap",
+    "HeadMask",
+    "HeadScores",
+    "Site",
+    "Skipped",
+    "canonical_component",
+    "heads_to_prune",
+]

@@ -1,0 +1,200 @@
+"""Where the heads of a model are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headprune.errors import FileFormatError, UnknownNameError
+from headprune.heads import files
+from headprune.heads.ids import COMPONENTS, HeadId
+from headprune.registry import hint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One multi-head attention block.
+
+    `num_heads` counts the heads that are there now; `kept` and `groups` name them by their original indices.
+    """
+
+    id: str
+    component: str
+    layer: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int  # width of one head's slice of the output projection's input
+    path: str  # the block's module
+    output: str  # its output projection's module
+    original_num_heads: int
+    kept: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]  # heads that share keys and values; single heads unless GQA or MQA
+    layers: tuple[int, ...]  # every layer that runs this module: several if it is shared (ALBERT)
+    tower: str | None = None
+
+    def heads(self) -> list[HeadId]:
+        return [HeadId(self.id, index) for index in self.kept]
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Site:
+        """Read what `to_dict` wrote; the file may come from anywhere."""
+        if not isinstance(content, Mapping):
+            raise FileFormatError(f"A site is a table of its properties; found {type(content).__name__}.")
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(content) != names:
+            odd = sorted(set(content) ^ names)
+            raise FileFormatError(f"A site has unexpected or missing properties: {', '.join(map(str, odd))}.")
+        values = dict(content)
+        for name in ("layer", "num_heads", "num_kv_heads", "head_dim", "original_num_heads"):
+            if type(values[name]) is not int or values[name] < 0:
+                raise FileFormatError(f"Site {values['id']!r}: {name} is {values[name]!r}, expected a whole number.")
+        for name in ("id", "component", "path", "output"):
+            if not isinstance(values[name], str):
+                raise FileFormatError(f"A site's {name} is {values[name]!r}, expected text.")
+        if values["component"] not in COMPONENTS:
+            raise FileFormatError(
+                f"Site {values['id']!r}: component is {values['component']!r}, expected one of {COMPONENTS}."
+            )
+        lists = files.head_lists({"kept": values["kept"], "layers": values["layers"]}, f"site {values['id']}")
+        if not isinstance(values["groups"], list | tuple):
+            raise FileFormatError(f"Site {values['id']!r}: groups is {values['groups']!r}, expected lists of heads.")
+        groups = files.head_lists({str(i): g for i, g in enumerate(values["groups"])}, f"groups of {values['id']}")
+        values |= {
+            "kept": tuple(lists["kept"]),
+            "layers": tuple(lists["layers"]),
+            "groups": tuple(tuple(group) for group in groups.values()),
+        }
+        site = cls(**values)
+        if len(set(site.kept)) != site.num_heads or any(head >= site.original_num_heads for head in site.kept):
+            raise FileFormatError(
+                f"Site '{site.id}' keeps {list(site.kept)}: expected {site.num_heads} different heads "
+                f"below {site.original_num_heads}."
+            )
+        if sorted(head for group in site.groups for head in group) != sorted(site.kept):
+            raise FileFormatError(f"Site '{site.id}': its groups {site.groups} do not hold exactly its heads.")
+        return site
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Something that looks like attention and that headprune leaves alone, with the reason."""
+
+    path: str
+    reason: str
+
+
+class HeadMap:
+    """All sites of a model, in order: tower, then encoder, decoder, cross; then layer.
+
+    Iterating gives the sites; `len` is the number of heads; `heads["encoder.3"]` is a site; `str` is a table.
+    """
+
+    def __init__(self, sites: tuple[Site, ...] = (), *, skipped: tuple[Skipped, ...] = (), model_type: str = "") -> None:
+        towers = list(dict.fromkeys(site.tower for site in sites))
+        self._sites = tuple(
+            sorted(sites, key=lambda s: (towers.index(s.tower), COMPONENTS.index(s.component), s.layer, s.id))
+        )
+        self._by_id = {site.id: site for site in self._sites}
+        self.skipped = skipped
+        self.model_type = model_type
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return self._sites
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The components this model has, in order."""
+        return tuple(c for c in COMPONENTS if any(site.component == c for site in self._sites))
+
+    def heads(self) -> list[HeadId]:
+        """Every head that is there now, in order."""
+        return [head for site in self._sites for head in site.heads()]
+
+    def original_counts(self) -> dict[str, int]:
+        return {site.id: site.original_num_heads for site in self._sites}
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self._sites)
+
+    def __len__(self) -> int:
+        return sum(site.num_heads for site in self._sites)
+
+    def __bool__(self) -> bool:
+        return bool(self._sites)
+
+    def __contains__(self, site_id: object) -> bool:
+        return site_id in self._by_id
+
+    def __getitem__(self, site_id: str) -> Site:
+        try:
+            return self._by_id[site_id]
+        except KeyError:
+            raise UnknownNameError(f"This model has no site '{site_id}'. {hint(site_id, self._by_id)}") from None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, HeadMap):
+            return NotImplemented
+        return (self._sites, self.skipped, self.model_type) == (other._sites, other.skipped, other.model_type)
+
+    def __hash__(self) -> int:
+        return hash((self._sites, self.skipped, self.model_type))
+
+    def __repr__(self) -> str:
+        return f"HeadMap({len(self._sites)} sites, {len(self)} heads)"
+
+    def __str__(self) -> str:
+        rows = [("site", "heads", "kv", "width", "kept", "module")]
+        for site in self._sites:
+            kept = "all" if site.num_heads == site.original_num_heads else _ranges(site.kept) or "none"
+            rows.append((site.id, str(site.num_heads), str(site.num_kv_heads), str(site.head_dim), kept, site.path))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.append(f"{len(self)} heads in {len(self._sites)} sites")
+        lines += [f"skipped {item.path}: {item.reason}" for item in self.skipped]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model_type": self.model_type,
+            "sites": [site.to_dict() for site in self._sites],
+            "skipped": [dataclasses.asdict(item) for item in self.skipped],
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> HeadMap:
+        sites, skipped = content.get("sites"), content.get("skipped", [])
+        if not isinstance(sites, list) or not isinstance(skipped, list):
+            raise FileFormatError("A head map has a list of sites and a list of skipped blocks; one of them is missing.")
+        try:
+            left_alone = tuple(Skipped(str(item["path"]), str(item["reason"])) for item in skipped)
+        except (TypeError, KeyError) as error:
+            raise FileFormatError("A skipped block of a head map has a path and a reason.") from error
+        return cls(
+            tuple(Site.from_dict(site) for site in sites),
+            skipped=left_alone,
+            model_type=str(content.get("model_type", "")),
+        )
+
+    def to_json(self) -> str:
+        return files.dump("heads", self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> HeadMap:
+        return cls.from_dict(files.load("heads", text))
+
+
+def _ranges(indices: tuple[int, ...]) -> str:
+    """`0-3,7` for (0, 1, 2, 3, 7)."""
+    parts: list[list[int]] = []
+    for index in indices:
+        if parts and parts[-1][-1] == index - 1:
+            parts[-1] = [parts[-1][0], index]
+        else:
+            parts.append([index])
+    return ",".join("-".join(map(str, part)) for part in parts)

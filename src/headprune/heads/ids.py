@@ -1,0 +1,47 @@
+"""Names of heads and components."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headprune.errors import UnknownNameError
+from headprune.registry import hint
+
+COMPONENTS = ("encoder", "decoder", "cross")
+
+# Budhraja et al. write ES, DS and ED; Michel et al.'s code writes E, D and A.
+PAPER_NAMES = {"ES": "encoder", "E": "encoder", "DS": "decoder", "D": "decoder", "ED": "cross", "A": "cross"}
+
+
+def canonical_component(name: str) -> str:
+    """`encoder`, `decoder` or `cross` from any of the papers' names for them."""
+    if name in COMPONENTS:
+        return name
+    try:
+        return PAPER_NAMES[name.upper()]
+    except KeyError:
+        known = [*COMPONENTS, *PAPER_NAMES]
+        raise UnknownNameError(f"No attention component called '{name}'. {hint(name, known)}") from None
+
+
+@dataclass(frozen=True, order=True)
+class HeadId:
+    """One head: the id of its site and its index in the *original* model."""
+
+    site: str
+    index: int
+
+    @classmethod
+    def parse(cls, text: str | HeadId) -> HeadId:
+        """Read `encoder.3:7`."""
+        if isinstance(text, HeadId):
+            return text
+        site, colon, index = text.rpartition(":")
+        if not colon or not site or not index.isdecimal():
+            raise UnknownNameError(
+                f"'{text}' is not the name of a head. Expected a site and an index counted from 0, like 'encoder.3:7'."
+            )
+        return cls(site, int(index))
+
+    def __str__(self) -> str:
+        return f"{self.site}:{self.index}"

@@ -1,0 +1,168 @@
+"""What the heads are worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from headprune.errors import FileFormatError, MaskError
+from headprune.heads import files
+from headprune.heads.headmap import HeadMap
+from headprune.heads.ids import HeadId
+
+Row = tuple[float | None, ...]  # one number per original head of a site; None where the head was removed
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadScores:
+    """A number per head; larger is always more worth keeping.
+
+    Holds sums, sums of squares and sample counts, so that partial scores can be added up (`a + b`).
+    """
+
+    method: str
+    sums: Mapping[str, Row]
+    squares: Mapping[str, Row]
+    counts: Mapping[str, float]  # samples behind each site's sums
+    options: Mapping[str, Any] = field(default_factory=dict)
+    data: str = ""
+
+    @classmethod
+    def from_values(
+        cls, heads: HeadMap, values: Mapping[str, Sequence[float]], *, method: str, **about: Any
+    ) -> HeadScores:
+        """Scores that are not means: one number per *current* head of each site, in order."""
+        sums: dict[str, Row] = {}
+        for site in heads:
+            row: list[float | None] = [None] * site.original_num_heads
+            given = list(values[site.id])
+            if len(given) != site.num_heads:
+                raise MaskError(f"{site.id} has {site.num_heads} heads, found {len(given)} numbers for it.")
+            for index, value in zip(site.kept, given, strict=True):
+                row[index] = float(value)
+            sums[site.id] = tuple(row)
+        squares = {site: _map(row, lambda x: x * x) for site, row in sums.items()}
+        return cls(method=method, sums=sums, squares=squares, counts=dict.fromkeys(sums, 1.0), **about)
+
+    @property
+    def scores(self) -> dict[str, Row]:
+        """The mean per head."""
+        return {site: _map(row, lambda x, n=self.counts[site]: x / n) for site, row in self.sums.items()}
+
+    @property
+    def standard_errors(self) -> dict[str, Row]:
+        """The standard error of each mean; None where there are fewer than two samples."""
+        return {
+            site: tuple(
+                None if total is None or square is None else _standard_error(total, square, self.counts[site])
+                for total, square in zip(row, self.squares[site], strict=True)
+            )
+            for site, row in self.sums.items()
+        }
+
+    def __getitem__(self, head: str | HeadId) -> float | None:
+        parsed = HeadId.parse(head)
+        return self.scores[parsed.site][parsed.index]
+
+    def __add__(self, other: HeadScores) -> HeadScores:
+        """Scores over both sets of samples. Only scores of the same method and the same heads add up."""
+        if (self.method, dict(self.options)) != (other.method, dict(other.options)):
+            raise MaskError(
+                f"Cannot merge '{self.method}' {dict(self.options)} with '{other.method}' {dict(other.options)}: "
+                "merge scores of one method with the same options."
+            )
+        if self._shape() != other._shape():
+            raise MaskError("Cannot merge scores of different models, or of a model before and after pruning.")
+        return replace(
+            self,
+            sums={site: _add(row, other.sums[site]) for site, row in self.sums.items()},
+            squares={site: _add(row, other.squares[site]) for site, row in self.squares.items()},
+            counts={site: count + other.counts[site] for site, count in self.counts.items()},
+        )
+
+    def normalized(self, by: Literal["site", "none"] = "site") -> dict[str, Row]:
+        """The view that selection uses: each site's scores divided by their L2 norm (Michel et al.)."""
+        if by == "none":
+            return self.scores
+        rows = {}
+        for site, row in self.scores.items():
+            norm = math.sqrt(math.fsum(x * x for x in row if x is not None)) + 1e-20
+            rows[site] = _map(row, lambda x, norm=norm: x / norm)
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "options": dict(self.options),
+            "data": self.data,
+            "scores": {site: list(row) for site, row in self.scores.items()},
+            "standard_errors": {site: list(row) for site, row in self.standard_errors.items()},
+            "sums": {site: list(row) for site, row in self.sums.items()},
+            "squares": {site: list(row) for site, row in self.squares.items()},
+            "counts": dict(self.counts),
+        }
+
+    def to_json(self) -> str:
+        return files.dump("scores", self.to_dict())
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> HeadScores:
+        sums, squares = _rows(content.get("sums"), "sums"), _rows(content.get("squares"), "squares")
+        counts = content.get("counts")
+        if not isinstance(counts, Mapping) or not all(_is_number(n) and n > 0 for n in counts.values()):
+            raise FileFormatError("Scores: 'counts' must be a table of site id to a positive number of samples.")
+        if not (set(sums) == set(squares) == set(counts)):
+            raise FileFormatError("Scores: 'sums', 'squares' and 'counts' must name the same sites.")
+        for site, row in sums.items():
+            if [x is None for x in row] != [x is None for x in squares[site]]:
+                raise FileFormatError(f"Scores: 'sums' and 'squares' of {site} have different heads.")
+        options = content.get("options", {})
+        if not isinstance(options, Mapping):
+            raise FileFormatError("Scores: 'options' must be a table.")
+        return cls(
+            method=str(content.get("method", "")),
+            options=dict(options),
+            data=str(content.get("data", "")),
+            sums=sums,
+            squares=squares,
+            counts={site: float(n) for site, n in counts.items()},
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> HeadScores:
+        return cls.from_dict(files.load("scores", text))
+
+    def _shape(self) -> dict[str, list[bool]]:
+        return {site: [x is None for x in row] for site, row in self.sums.items()}
+
+
+def _map(row: Row, function: Any) -> Row:
+    return tuple(None if x is None else function(x) for x in row)
+
+
+def _add(mine: Row, theirs: Row) -> Row:
+    return tuple(None if a is None or b is None else a + b for a, b in zip(mine, theirs, strict=True))
+
+
+def _standard_error(total: float, square: float, count: float) -> float | None:
+    if count < 2:
+        return None
+    variance = max(0.0, (square - total * total / count) / (count - 1))
+    return math.sqrt(variance / count)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _rows(value: object, name: str) -> dict[str, Row]:
+    if not isinstance(value, Mapping):
+        raise FileFormatError(f"Scores: '{name}' must be a table of site id to one number (or null) per head.")
+    rows: dict[str, Row] = {}
+    for site, row in value.items():
+        if not isinstance(row, list | tuple) or not all(x is None or _is_number(x) for x in row):
+            raise FileFormatError(f"Scores: '{name}' of {site} must be a list of finite numbers or null.")
+        rows[str(site)] = tuple(None if x is None else float(x) for x in row)
+    return rows

@@ -1,0 +1,108 @@
+"""Switching heads off, or scaling them, without changing the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headprune import hooks
+from headprune.errors import MaskError, UnknownNameError
+from headprune.heads import HeadMap, HeadMask, Site
+from headprune.registry import hint
+from headprune.sites.find import find_heads, unwrapped
+
+EmptySite = Literal["bias", "skip"]
+HeadWeights = Mapping[str, "Tensor | Sequence[float]"]
+
+
+@contextmanager
+def masked(
+    model: nn.Module,
+    mask: HeadMask | HeadWeights,
+    *,
+    empty_site: EmptySite = "bias",
+    heads: HeadMap | None = None,
+) -> Iterator[nn.Module]:
+    """Multiply the output of each head until the block ends.
+
+    `mask` is a `HeadMask` (heads that stay), or numbers: `{site id: (heads,) or (batch, heads)}` with one entry per
+    original head; sites that are not named stay as they are. Gradients reach tensors given as numbers.
+
+    `empty_site="skip"` also silences the output bias of a site whose heads are all masked (Budhraja et al.).
+    Works under any attention implementation, nested (factors multiply), and with `torch.compile`, at the price of a
+    recompilation on entering and leaving. `heads` saves looking for them if you have just done so.
+    """
+    model = unwrapped(model)
+    if heads is None:
+        heads = find_heads(model)
+    if empty_site not in ("bias", "skip"):
+        raise MaskError(f"empty_site is {empty_site!r}; expected 'bias' or 'skip'.")
+    factors = _mask_factors(mask, heads) if isinstance(mask, HeadMask) else _number_factors(mask, heads)
+    silent = [
+        model.get_submodule(site.output)
+        for site in heads
+        if empty_site == "skip" and isinstance(mask, HeadMask) and site.num_heads and not mask.kept(site.id)
+    ]
+    with ExitStack() as stack:
+        if factors:
+            stack.enter_context(hooks.fresh_compilation())
+            stack.enter_context(hooks.called_projections(model))
+            by_module = {
+                model.get_submodule(heads[site].output): hooks.HeadFactor(site, factor)
+                for site, factor in factors.items()
+            }
+            stack.enter_context(hooks.scaled_inputs(by_module))
+            stack.enter_context(hooks.silent_outputs(silent))
+        yield model
+
+
+def is_masked(model: nn.Module) -> bool:
+    """Whether a `masked` block is open on this model or a part of it."""
+    return any(
+        isinstance(hook, hooks.HeadFactor) for module in model.modules() for hook in module._forward_pre_hooks.values()
+    )
+
+
+def _mask_factors(mask: HeadMask, heads: HeadMap) -> dict[str, Tensor]:
+    """0/1 factors of the sites that lose a head; untouched sites need no hook."""
+    mask.checked_for(heads)
+    return {
+        site.id: torch.tensor([float(head in mask.kept(site.id)) for head in site.kept])
+        for site in heads
+        if mask.kept(site.id) != site.kept
+    }
+
+
+def _number_factors(weights: HeadWeights, heads: HeadMap) -> dict[str, Tensor]:
+    if not isinstance(weights, Mapping):
+        raise MaskError(
+            f"Found {type(weights).__name__}: expected a HeadMask or a table of site id to one number per head."
+        )
+    factors = {}
+    for name, numbers in weights.items():
+        if name not in heads:
+            raise UnknownNameError(f"This model has no site '{name}'. {hint(name, (site.id for site in heads))}")
+        site = heads[name]
+        if site.num_heads:
+            factors[name] = _current_heads(site, _as_tensor(site, numbers))
+    return factors
+
+
+def _as_tensor(site: Site, numbers: Any) -> Tensor:
+    tensor = numbers if isinstance(numbers, Tensor) else torch.tensor([0.0 if x is None else x for x in numbers])
+    if tensor.dim() not in (1, 2) or tensor.shape[-1] != site.original_num_heads:
+        raise MaskError(
+            f"{site.id}: found weights of shape {tuple(tensor.shape)}, expected ({site.original_num_heads},) or "
+            f"(batch, {site.original_num_heads}): one per original head."
+        )
+    return tensor
+
+
+def _current_heads(site: Site, tensor: Tensor) -> Tensor:
+    if site.num_heads == site.original_num_heads:
+        return tensor
+    return tensor[..., list(site.kept)]

@@ -1,0 +1,52 @@
+"""Names to things, with near-miss hints for names that do not exist."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+from headprune.errors import UnknownNameError
+
+T = TypeVar("T")
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """'Did you mean ...?' and the list of what exists, for the end of an error message."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    guess = f"Did you mean '{near[0]}'? " if near else ""
+    shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
+    return f"{guess}Known: {shown}."
+
+
+class Registry(Generic[T]):
+    """A table of one kind of thing (scorers, adapters, …) that users may extend."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._items: dict[str, T] = {}
+
+    def add(self, name: str) -> Callable[[T], T]:
+        """Register under `name`: `@things.add("mine")` above a definition, or `things.add("mine")(thing)`."""
+
+        def register(item: T) -> T:
+            self._items[name] = item
+            return item
+
+        return register
+
+    def find(self, name: str) -> T | None:
+        return self._items.get(name)
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._items[name]
+        except KeyError:
+            raise UnknownNameError(f"No {self.kind} called '{name}'. {hint(name, self._items)}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._items))

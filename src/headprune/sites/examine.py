@@ -1,0 +1,267 @@
+"""Find every softmax attention block of a model, and what in it belongs to which head.
+
+One forward pass on an example is watched with gradients on. Whatever is reported was seen on the model in hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headprune.errors import ExampleError, HeadpruneError
+from headprune.heads import Skipped
+from headprune.hooks import AttentionEvent, Call, Watch, watched
+from headprune.sites import projections
+from headprune.sites.adapters import Adapter, adapter_for
+from headprune.sites.example import example_inputs, to_model
+from headprune.sites.ownership import Backward, Reach, axis_is_clean, parameter_owners, reaches
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """One attention block as found in the model."""
+
+    block: str  # the smallest called module that holds both the attention and its output projection
+    attention: str  # the module in whose forward attention is computed
+    output: str  # the output projection
+    heads: int
+    head_dim: int
+    call: Call  # one call of the block, to run it again
+    channels: Mapping[str, Tensor]  # projection -> (heads, channels): who uses each of its output channels
+    parameters: Mapping[str, tuple[int, Tensor]]  # bare parameter -> dimension, (heads, entries)
+    groups: tuple[tuple[int, ...], ...]  # heads that share keys and values
+    is_cross: bool
+    is_causal: bool
+    calls: tuple[int, ...]  # when attention ran in this block: several times if the module is shared
+    adapter: Adapter
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What one watched forward pass showed."""
+
+    anatomies: tuple[Anatomy, ...]
+    skipped: tuple[Skipped, ...]
+
+
+class _CannotUse(Exception):
+    """Why one block is left alone."""
+
+
+def examine(model: nn.Module, example: Mapping[str, Any] | None = None) -> Examination:
+    """Run the model once and take its attention apart."""
+    with _free_gradients(model), watched(model) as watch:
+        run(model, example)
+    calls = sorted(watch.calls, key=lambda call: call.order)
+    by_path: dict[str, list[AttentionEvent]] = {}
+    for event in watch.events:
+        by_path.setdefault(event.path, []).append(event)
+    anatomies, skipped = [], []
+    for path, events in by_path.items():
+        try:
+            anatomies.append(_anatomy(model, events, calls))
+        except _CannotUse as reason:
+            skipped.append(Skipped(path, str(reason)))
+    outputs = [anatomy.output for anatomy in anatomies]
+    for anatomy in list(anatomies):
+        if outputs.count(anatomy.output) > 1:  # two attentions summed into one projection have no slices of their own
+            anatomies.remove(anatomy)
+            skipped.append(Skipped(anatomy.attention, f"several attentions share the projection {anatomy.output}"))
+    return Examination(tuple(anatomies), tuple(skipped))
+
+
+def run(model: nn.Module, example: Mapping[str, Any] | None = None) -> Any:
+    """The model's answer to an example batch, in evaluation mode, without a cache."""
+    inputs = to_model(model, example if example is not None else example_inputs(model))
+    takes = inspect.signature(model.forward).parameters
+    if "use_cache" in takes and "use_cache" not in inputs:
+        inputs["use_cache"] = False
+    elif any(p.kind is p.VAR_KEYWORD for p in takes.values()) and _has_cache(model) and "use_cache" not in inputs:
+        inputs["use_cache"] = False
+    try:
+        with _eval_mode(model):
+            return model(**inputs)
+    except HeadpruneError:
+        raise
+    except Exception as error:
+        made = "the given example" if example is not None else "an example made from its config"
+        raise ExampleError(
+            f"{type(model).__name__} cannot be run on {made} ({', '.join(inputs)}): {type(error).__name__}: {error}. "
+            "Pass a batch that the model accepts: find_heads(model, example={…})."
+        ) from error
+
+
+def _has_cache(model: nn.Module) -> bool:
+    return getattr(getattr(model, "config", None), "use_cache", None) is not None
+
+
+def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call]) -> Anatomy:
+    event = events[0]
+    output = _output_projection(event, calls)
+    context: Tensor = output.args[0]
+    if context.shape[-1] % event.heads:
+        raise _CannotUse(
+            f"its {event.heads} heads do not divide the {context.shape[-1]} inputs of the projection {output.path}"
+        )
+    backward = Backward(context, event.heads)
+    if not axis_is_clean(backward, event.tensor, event.axis):
+        raise _CannotUse(f"the inputs of {output.path} are not one slice per head: heads are mixed before it")
+    block = _block_call(event, output, calls)
+    adapter = adapter_for(model.get_submodule(event.path))
+    inner = [
+        call
+        for call in calls
+        if block.order < call.order < output.order
+        and _inside(call.path, block.path)
+        and projections.is_projection(call.module)
+        and isinstance(call.output, Tensor)
+        and call.output.requires_grad
+    ]
+    inner = [call for call in inner if not any(_inside(call.path, other.path) for other in inner if other is not call)]
+    found = reaches(backward, [call.output for call in inner])
+    reached = [(call, reach) for call, reach in zip(inner, found, strict=True) if reach is not None]
+    channels: dict[str, Tensor] = {}
+    for call, reach in reached:
+        channels[call.path] = channels[call.path] | reach.owners if call.path in channels else reach.owners
+    key_reach = None
+    if event.key_input is not None:
+        (key_reach,) = reaches(backward, [event.key_input])
+    parameters = _bare_parameters(model, block, output, channels, backward, adapter)
+    return Anatomy(
+        block=block.path,
+        attention=event.path,
+        output=output.path,
+        heads=event.heads,
+        head_dim=context.shape[-1] // event.heads,
+        call=block,
+        channels=channels,
+        parameters=parameters,
+        groups=_groups(event.heads, [reach for _, reach in reached]),
+        is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached),
+        is_causal=_is_causal([reach for _, reach in reached] + ([key_reach] if key_reach else [])),
+        calls=tuple(e.order for e in events),
+        adapter=adapter,
+    )
+
+
+def _output_projection(event: AttentionEvent, calls: list[Call]) -> Call:
+    """The first projection after the attention whose input depends on its result."""
+    for call in calls:
+        if call.order < event.order or not projections.is_projection(call.module):
+            continue
+        inputs = call.args[0] if call.args else None
+        if not isinstance(inputs, Tensor) or not inputs.requires_grad:
+            continue
+        (grad,) = torch.autograd.grad(
+            inputs, event.tensor, torch.ones_like(inputs), retain_graph=True, allow_unused=True
+        )
+        if grad is not None:
+            return call
+    raise _CannotUse("no linear projection receives its result")
+
+
+def _block_call(event: AttentionEvent, output: Call, calls: list[Call]) -> Call:
+    """The call of the smallest module around both the attention and the projection."""
+    around = [
+        call
+        for call in calls
+        if call.order < event.order and _inside(event.path, call.path) and _inside(output.path, call.path)
+    ]
+    if not around:
+        raise _CannotUse(f"no called module holds both it and its output projection {output.path}")
+    longest = max(len(call.path) for call in around)
+    return [call for call in around if len(call.path) == longest][-1]
+
+
+def _bare_parameters(
+    model: nn.Module, block: Call, output: Call, channels: Mapping[str, Tensor], backward: Backward, adapter: Adapter
+) -> dict[str, tuple[int, Tensor]]:
+    """Parameters of the block outside its projections that have entries per head (sinks, tables, packed weights)."""
+    names, tensors = [], []
+    for name, parameter in block.module.named_parameters():
+        path = f"{block.path}.{name}" if block.path else name
+        owner, _, _ = path.rpartition(".")
+        if any(_inside(owner, projection) for projection in (*channels, output.path)):
+            continue
+        if any(part in adapter.keep_whole for part in path.split(".")) or not parameter.is_floating_point():
+            continue
+        names.append(path)
+        tensors.append(parameter)
+    found = {
+        name: owners
+        for name, owners in zip(names, parameter_owners(backward, tensors) if tensors else [], strict=True)
+        if owners is not None
+    }
+    for name in names:  # key biases get no gradient, so a bias follows its weight
+        weight = name.removesuffix("bias") + "weight"
+        if name.endswith("bias") and weight in found and found[weight][0] == 0:
+            found[name] = found[weight]
+    return found
+
+
+def _groups(heads: int, reached: list[Reach]) -> tuple[tuple[int, ...], ...]:
+    """Heads that read the same keys and values: the finest owner sets among channels that reach several rows."""
+    sets = {
+        tuple(torch.nonzero(reach.owners[:, channel]).flatten().tolist())
+        for reach in reached
+        for channel in torch.nonzero(reach.spread > 1).flatten().tolist()
+    }
+    sets.discard(())
+    partition: list[tuple[int, ...]] = []
+    for members in sorted(sets, key=len):
+        if not any(set(members) & set(group) for group in partition):
+            partition.append(members)
+    if sorted(head for group in partition for head in group) != list(range(heads)):
+        return tuple((head,) for head in range(heads))
+    return tuple(sorted(partition))
+
+
+def _is_cross(reached: list[tuple[Call, Reach]]) -> bool:
+    """Whether keys and values are projected from another tensor than the queries."""
+    queries = [call.args[0] for call, reach in reached if int(reach.spread.max()) == 1]
+    others = [call.args[0] for call, reach in reached if int(reach.spread.max()) > 1]
+    return bool(queries and others) and not any(query is other for query in queries for other in others)
+
+
+def _is_causal(reached: list[Reach]) -> bool:
+    """Whether the first position sees no later one."""
+    rows = [reach.first_rows for reach in reached if len(reach.first_rows) > 1]
+    return bool(rows) and not any(bool(row[1:].any()) for row in rows)
+
+
+def _inside(path: str, ancestor: str) -> bool:
+    return ancestor == "" or path == ancestor or path.startswith(ancestor + ".")
+
+
+@contextlib.contextmanager
+def _free_gradients(model: nn.Module) -> Iterator[None]:
+    """Gradients on for all weights, frozen ones too; afterwards as before."""
+    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
+@contextlib.contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+__all__ = ["Anatomy", "Examination", "Watch", "examine", "run"]

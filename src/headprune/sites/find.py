@@ -1,0 +1,126 @@
+"""`find_heads`: the public face of examination, with a cache and the memory of earlier prunings."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from headprune.errors import UnsupportedModelError
+from headprune.heads import HeadMap, Site
+from headprune.sites import record
+from headprune.sites.examine import Anatomy, examine
+from headprune.sites.naming import name_sites
+
+
+@dataclass(frozen=True)
+class Look:
+    """The heads of a model together with the anatomy of each site (emptied sites have none)."""
+
+    heads: HeadMap
+    anatomy: Mapping[str, Anatomy]
+
+
+_known: weakref.WeakKeyDictionary[nn.Module, tuple[object, HeadMap]] = weakref.WeakKeyDictionary()
+
+
+def find_heads(model: nn.Module, example: Mapping[str, Any] | None = None) -> HeadMap:
+    """Every softmax attention block of a model and its heads.
+
+    `example` is a batch of model inputs; without one, a small batch is made from the config. The model is run on it
+    once, so that everything reported has been seen to work; what was not understood is in `heads.skipped`.
+
+    Cost: one forward pass on a small batch and one tiny backward pass per head. The result is remembered.
+    """
+    model = unwrapped(model)
+    fingerprint = _fingerprint(model)
+    known = _known.get(model)
+    if example is None and known is not None and known[0] == fingerprint:
+        return known[1]
+    heads = look(model, example).heads
+    _known[model] = (fingerprint, heads)
+    return heads
+
+
+def look(model: nn.Module, example: Mapping[str, Any] | None = None) -> Look:
+    """Examine a model afresh."""
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has weights on the meta device (built empty, or offloaded): it cannot be run to "
+            "find its heads. Load it into memory first, without offloading to disk."
+        )
+    examination = examine(model, example)
+    names = name_sites(model, examination.anatomies)
+    sites = {
+        anatomy.block: Site(
+            id=name.id,
+            component=name.component,
+            layer=name.layer,
+            layers=name.layers,
+            tower=name.tower,
+            num_heads=anatomy.heads,
+            num_kv_heads=len(anatomy.groups),
+            head_dim=anatomy.head_dim,
+            path=anatomy.block,
+            output=anatomy.output,
+            original_num_heads=anatomy.heads,
+            kept=tuple(range(anatomy.heads)),
+            groups=anatomy.groups,
+        )
+        for anatomy, name in zip(examination.anatomies, names, strict=True)
+    }
+    anatomies = {anatomy.block: anatomy for anatomy in examination.anatomies}
+    sites |= _remembered_sites(model, sites)
+    model_type = str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)
+    emptied = {site.path for site in sites.values() if not site.num_heads}
+    skipped = tuple(s for s in examination.skipped if not any(s.path.startswith(path) for path in emptied))
+    return Look(
+        HeadMap(tuple(sites.values()), skipped=skipped, model_type=model_type),
+        {site.id: anatomies[path] for path, site in sites.items() if path in anatomies and site.num_heads},
+    )
+
+
+def remember(model: nn.Module, heads: HeadMap) -> None:
+    """Save the next `find_heads` its work."""
+    _known[model] = (_fingerprint(model), heads)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model behind `torch.compile`."""
+    return model._orig_mod if isinstance(getattr(model, "_orig_mod", None), nn.Module) else model  # type: ignore[return-value]
+
+
+def _remembered_sites(model: nn.Module, found: Mapping[str, Site]) -> dict[str, Site]:
+    """Sites as an earlier pruning recorded them, under this model's paths; emptied ones included."""
+    entry = record.read(model)
+    if entry is None:
+        return {}
+    sites = {}
+    for site in record.recorded_heads(entry):
+        place = record.find_module(model, site.path)
+        if place is None:
+            continue  # a part that this class of the model does not have
+        output = place[0].removesuffix(site.path) + site.output
+        sites[place[0]] = dataclasses.replace(site, path=place[0], output=output)
+        here = found.get(place[0])
+        if site.num_heads and (here is None or here.num_heads != site.num_heads):
+            seen = f"{here.num_heads} heads" if here else "no attention"
+            raise UnsupportedModelError(
+                f"The config says that {site.id} has {site.num_heads} heads left; {seen} was found at {place[0]}. "
+                "The model was changed after it was pruned, or its config was edited."
+            )
+    return sites
+
+
+def _fingerprint(model: nn.Module) -> object:
+    """Changes whenever a module is replaced, resized by headprune, or added."""
+    return hash(
+        tuple(
+            (name, id(module), getattr(module, "in_features", None), getattr(module, "out_features", None))
+            for name, module in model.named_modules()
+        )
+    )

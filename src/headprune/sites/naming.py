@@ -1,0 +1,101 @@
+"""The ids of sites: `[tower.]component.layer[#n]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from headprune.sites.examine import Anatomy
+
+
+@dataclass(frozen=True)
+class SiteName:
+    id: str
+    tower: str | None
+    component: str
+    layer: int
+    layers: tuple[int, ...]
+
+
+def name_sites(model: nn.Module, anatomies: Sequence[Anatomy]) -> list[SiteName]:
+    """A name for each block, in the order given."""
+    towers = [_tower(model, anatomy.block) for anatomy in anatomies]
+    several = len(set(towers)) > 1
+    components = [_component(anatomy) for anatomy in anatomies]
+    families: dict[tuple[str | None, str], list[int]] = {}
+    for index, key in enumerate(zip(towers, components, strict=True)):
+        families.setdefault(key, []).append(index)
+    names: dict[int, SiteName] = {}
+    for (tower, component), members in families.items():
+        layers = _layers(model, [anatomies[i] for i in members])
+        used: dict[int, int] = {}
+        for index, runs in zip(members, layers, strict=True):
+            used[runs[0]] = used.get(runs[0], 0) + 1
+            nth = f"#{used[runs[0]]}" if used[runs[0]] > 1 else ""
+            shown = tower if several else None
+            prefix = f"{shown}." if shown else ""
+            names[index] = SiteName(f"{prefix}{component}.{runs[0]}{nth}", shown, component, runs[0], runs)
+    return [names[i] for i in range(len(anatomies))]
+
+
+def _component(anatomy: Anatomy) -> str:
+    if anatomy.is_cross:
+        return "cross"
+    return "decoder" if anatomy.is_causal else "encoder"
+
+
+def _tower(model: nn.Module, path: str) -> str | None:
+    """The enclosing sub-model that has a config of another kind than the whole: `vision_model` is `vision`."""
+    whole = type(getattr(model, "config", None))
+    module = model
+    for part in path.split("."):
+        module = getattr(module, part)
+        config = getattr(module, "config", None)
+        is_model = config is not None and hasattr(module, "post_init")
+        if is_model and type(config) is not whole and part not in ("encoder", "decoder", "model"):
+            return part.removesuffix("_model").removesuffix("_tower")
+    return None
+
+
+def _layers(model: nn.Module, anatomies: Sequence[Anatomy]) -> list[tuple[int, ...]]:
+    """The layers that run each block, all of one tower and component."""
+    runs = sum(len(anatomy.calls) for anatomy in anatomies)
+    if runs > len(anatomies) and runs == _config_layers(model):  # a module shared by several layers: count its calls
+        order = sorted(time for anatomy in anatomies for time in anatomy.calls)
+        return [tuple(order.index(time) for time in anatomy.calls) for anatomy in anatomies]
+    places = [_places(model, anatomy.block) for anatomy in anatomies]
+    depth = max(map(len, places))
+    if any(len(place) != depth for place in places) or depth == 0:
+        return [(place[0][1] if place else 0,) for place in places]
+    varying = [d for d in range(depth) if len({place[d][1] for place in places}) > 1]
+    if len(varying) < 2:  # one list of layers; other lists on the path hold the parts of a layer
+        at = varying[0] if varying else 0
+        return [(place[at][1],) for place in places]
+    outer, inner = varying[0], varying[-1]  # stages of layers: count through
+    return [(_layers_before(model, place[outer], place[inner]) + place[inner][1],) for place in places]
+
+
+def _config_layers(model: nn.Module) -> int | None:
+    count: Any = getattr(getattr(model, "config", None), "num_hidden_layers", None)
+    return count if isinstance(count, int) else None
+
+
+def _places(model: nn.Module, path: str) -> list[tuple[str, int]]:
+    """Every (list of modules, index in it) on the way to a module."""
+    found, module, walked = [], model, ""
+    for part in path.split("."):
+        if isinstance(module, nn.ModuleList | nn.Sequential) and part.isdecimal():
+            found.append((walked, int(part)))
+        module = getattr(module, part)
+        walked = f"{walked}.{part}" if walked else part
+    return found
+
+
+def _layers_before(model: nn.Module, stage: tuple[str, int], inner: tuple[str, int]) -> int:
+    """How many layers the stages before this one have."""
+    stages, index = stage
+    rest = inner[0].removeprefix(f"{stages}.{index}.")
+    return sum(len(model.get_submodule(f"{stages}.{i}.{rest}")) for i in range(index))  # type: ignore[arg-type]

@@ -1,0 +1,117 @@
+"""Which channels and parameters belong to which head, by gradients on one traced forward pass.
+
+The slice of head h of the output projection's input is sent backwards; whatever receives a gradient belongs to h.
+This finds fused layouts, shared keys and values, sinks and relative tables without a naming rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where gradients of the context arrive at a tensor's last dimension."""
+
+    owners: Tensor  # (heads, channels) bool
+    spread: Tensor  # (channels,) rows reached from the context's last row: 1 for queries, several for keys and values
+    first_rows: Tensor  # (rows,) bool: rows reached from the context's first row
+
+
+class Backward:
+    """Gradients of a context (the output projection's input) with respect to tensors of the same pass."""
+
+    def __init__(self, context: Tensor, heads: int, seed: int = 0) -> None:
+        self.context, self.heads = context, heads
+        self.width = context.shape[-1] // heads
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.rand(context.shape, generator=generator) + 0.5  # no zero and no sign to cancel
+        sign = torch.randint(0, 2, context.shape, generator=generator) * 2 - 1
+        self.noise = (noise * sign).to(context)
+
+    def of_head(self, head: int, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        sent = torch.zeros_like(self.context)
+        part = slice(head * self.width, (head + 1) * self.width)
+        sent[..., part] = self.noise[..., part]
+        return self._send(sent, tensors)
+
+    def of_row(self, row: int, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        """From one position of one example, all heads."""
+        sent = torch.zeros_like(self.context)
+        flat, noise = sent.view(-1, sent.shape[-1]), self.noise.reshape(-1, sent.shape[-1])
+        flat[row] = noise[row]
+        return self._send(sent, tensors)
+
+    def _send(self, sent: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(self.context, list(tensors), sent, retain_graph=True, allow_unused=True)
+
+
+def reaches(backward: Backward, tensors: Sequence[Tensor]) -> list[Reach | None]:
+    """The reach of each activation (…, channels); None where no gradient arrives at all."""
+    if not tensors:
+        return []
+    by_head = [backward.of_head(head, tensors) for head in range(backward.heads)]
+    first, last = backward.of_row(0, tensors), backward.of_row(-1, tensors)
+    found: list[Reach | None] = []
+    for index, tensor in enumerate(tensors):
+        channels = tensor.shape[-1]
+        owners = torch.stack([_channels(grads[index], channels) for grads in by_head])
+        if not owners.any():
+            found.append(None)
+            continue
+        found.append(Reach(owners, _rows(last[index], channels).sum(0), _rows(first[index], channels).any(1)))
+    return found
+
+
+def axis_is_clean(backward: Backward, tensor: Tensor, axis: int) -> bool:
+    """Whether slice h of the context comes from entry h of the attention result, for every h."""
+    for head in range(backward.heads):
+        (grad,) = backward.of_head(head, [tensor])
+        if grad is None:
+            return False
+        other = [d for d in range(grad.dim()) if d != axis]
+        reached = (grad != 0).sum(dim=other) > 0  # (heads,)
+        if not reached[head] or int(reached.sum()) != 1:
+            return False
+    return True
+
+
+def parameter_owners(backward: Backward, parameters: Sequence[Tensor]) -> list[tuple[int, Tensor] | None]:
+    """For each parameter the dimension that separates heads and who owns its entries; None if heads share it."""
+    by_head = [backward.of_head(head, parameters) for head in range(backward.heads)]
+    found: list[tuple[int, Tensor] | None] = []
+    for index, parameter in enumerate(parameters):
+        found.append(_separating_dimension([grads[index] for grads in by_head], parameter))
+    return found
+
+
+def _separating_dimension(grads: list[Tensor | None], parameter: Tensor) -> tuple[int, Tensor] | None:
+    heads = len(grads)
+    if heads < 2 or any(grad is None for grad in grads):
+        return None
+    for dim in range(parameter.dim()):
+        if parameter.shape[dim] % heads:
+            continue
+        other = [d for d in range(parameter.dim()) if d != dim]
+        used = [(grad != 0).sum(dim=other) > 0 if other else grad != 0 for grad in grads if grad is not None]
+        owners = torch.stack(used)  # (heads, entries)
+        each = parameter.shape[dim] // heads
+        if bool((owners.sum(0) <= 1).all()) and all(int(row.sum()) <= each for row in owners) and owners.any(1).all():
+            return dim, owners.cpu()
+    return None
+
+
+def _channels(grad: Tensor | None, channels: int) -> Tensor:
+    if grad is None:
+        return torch.zeros(channels, dtype=torch.bool)
+    return (grad != 0).reshape(-1, channels).any(0).cpu()
+
+
+def _rows(grad: Tensor | None, channels: int) -> Tensor:
+    if grad is None:
+        return torch.zeros(1, channels, dtype=torch.bool)
+    return (grad != 0).reshape(-1, channels).cpu()  # (rows, channels)

@@ -1,0 +1,66 @@
+"""What a pruned model remembers about its heads: the entry `headprune` of its config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from headprune.errors import CheckpointError, HeadpruneError
+from headprune.heads import HeadMap
+
+ENTRY = "headprune"
+VERSION = 1
+
+
+def read(model_or_config: Any) -> dict[str, Any] | None:
+    """The entry of a model's config, checked for its version; None for a model that was never pruned."""
+    config = getattr(model_or_config, "config", None) if isinstance(model_or_config, nn.Module) else model_or_config
+    entry = getattr(config, ENTRY, None)
+    if entry is None and isinstance(model_or_config, nn.Module):
+        entry = vars(model_or_config).get("_headprune_record")  # a plain module without a config
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or entry.get("version") != VERSION:
+        found = entry.get("version") if isinstance(entry, dict) else type(entry).__name__
+        raise CheckpointError(
+            f"The config's '{ENTRY}' entry has version {found!r}; this headprune reads version {VERSION}. "
+            "Update headprune, or prune the original model again."
+        )
+    return entry
+
+
+def recorded_heads(entry: dict[str, Any]) -> HeadMap:
+    try:
+        return HeadMap.from_dict(entry["heads"])
+    except (HeadpruneError, KeyError, TypeError) as error:
+        raise CheckpointError(f"The config's '{ENTRY}' entry does not describe heads: {error}") from error
+
+
+def base_prefix(model: nn.Module) -> str:
+    """What to put before a recorded path: paths are stored as the base model sees them (`bert.` is left out)."""
+    prefix = getattr(model, "base_model_prefix", "")
+    return f"{prefix}." if prefix and isinstance(getattr(model, prefix, None), nn.Module) else ""
+
+
+def stored_path(model: nn.Module, path: str) -> str:
+    return path.removeprefix(base_prefix(model))
+
+
+def find_module(model: nn.Module, stored: str) -> tuple[str, nn.Module] | None:
+    """The module of a recorded path in this model, which may be the base class or a class with another head."""
+    for path in (base_prefix(model) + stored, stored):
+        try:
+            return path, model.get_submodule(path)
+        except AttributeError:
+            continue
+    return None
+
+
+def write(model: nn.Module, entry: dict[str, Any]) -> None:
+    """Put the entry into the config that `save_pretrained` writes; a plain module keeps it itself."""
+    config = getattr(model, "config", None)
+    if config is None:
+        model._headprune_record = entry  # type: ignore[assignment]
+    else:
+        setattr(config, ENTRY, entry)

@@ -1,0 +1,1 @@
+"""Removing heads for real, and keeping the result."""

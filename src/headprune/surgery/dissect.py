@@ -1,0 +1,230 @@
+"""From a cut to edits: which entries of which tensors go, and which counts must follow."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headprune.errors import UnsupportedModelError
+from headprune.hooks import SlicedArgument, captured_input
+from headprune.sites import projections
+from headprune.sites.examine import Anatomy
+from headprune.sites.ownership import Backward
+from headprune.surgery.edits import Attention, Edits, Slice, Stub
+from headprune.surgery.stubs import SlicedMultihead
+from headprune.surgery.units import Cut
+
+# Widths that some modules repeat and reshape to; tried only if repairing head counts is not enough.
+WIDTH_NAMES = ("embed_dim", "split_size", "hidden_size", "attention_size", "d_model")
+
+
+def site_edits(model: nn.Module, anatomy: Anatomy, cut: Cut, *, skip_bias: bool) -> Edits:
+    """The tensors of a site, cut. Counts are not repaired yet."""
+    edits = Edits()
+    where = f"{cut.site.id} ({anatomy.block})"
+    for path in (*anatomy.channels, anatomy.output):
+        reason = projections.why_not_sliceable(model.get_submodule(path))
+        if reason:
+            raise UnsupportedModelError(f"{where} cannot be pruned: {path}: {reason}")
+    for path, owners in anatomy.channels.items():
+        _cut_projection(edits, model.get_submodule(path), path, _kept_channels(owners, cut, where), owners.shape[1], cut)
+    for path, (dim, owners) in anatomy.parameters.items():
+        module, _, name = path.rpartition(".")
+        keep = owners[cut.positions].any(0).nonzero().flatten().tolist()
+        edits.slices.setdefault(module, {})[name] = Slice(dim, owners.shape[1], tuple(keep))
+    _cut_output(edits, model.get_submodule(anatomy.output), anatomy, cut, skip_bias)
+    if isinstance(model.get_submodule(anatomy.attention), nn.MultiheadAttention):
+        edits.multihead.add(anatomy.attention)
+    if anatomy.adapter.bias_of_all_heads or (cut.is_empty and _calls_interface(model, anatomy)):
+        bias_heads = (cut.kept or cut.site.kept[:1]) if anatomy.adapter.bias_of_all_heads else None
+        edits.attention[anatomy.attention] = Attention(cut.is_empty, bias_heads)
+    return edits
+
+
+def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:
+    """Ways to make the counts that modules repeat agree with the cut, the most likely first."""
+    counts, widths = _counts(model, anatomy, cut)
+    both = {path: {**counts.get(path, {}), **widths.get(path, {})} for path in {**counts, **widths}}
+    view = _config_counts(model, anatomy, cut)
+    for attributes in (counts, both) if widths else (counts,):
+        yield Edits(attributes=attributes)
+        if view:
+            yield Edits(attributes=attributes, configs={anatomy.attention: view})
+
+
+def sliced_arguments(model: nn.Module, anatomy: Anatomy, cut: Cut) -> tuple[SlicedArgument, ...]:
+    """Arguments of the block that hold one entry per head (ALiBi, position biases made elsewhere), by gradients."""
+    if anatomy.adapter.bias_of_all_heads:
+        return ()
+    kept = cut.kept or cut.site.kept[:1]
+    block, call = model.get_submodule(anatomy.block), anatomy.call
+    names = list(inspect.signature(block.forward).parameters)
+    places: list[tuple[str, int, Tensor]] = []
+    for position, value in enumerate(call.args):
+        name = names[position] if position < len(names) else ""
+        places.append((name, position, value))
+    places += [(name, names.index(name) if name in names else -1, value) for name, value in call.kwargs.items()]
+    found = []
+    for name, position, value in places:
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 3:
+            continue
+        for dim in range(value.dim() - 1):
+            if value.shape[dim] % anatomy.heads == 0 and _separates_heads(model, anatomy, name, position, value, dim):
+                found.append(SlicedArgument(name, position, dim, cut.site.original_num_heads, kept))
+                break
+    return tuple(found)
+
+
+def _separates_heads(
+    model: nn.Module, anatomy: Anatomy, name: str, position: int, value: Tensor, dim: int
+) -> bool:
+    """Whether entry h of an argument's dimension acts on head h alone."""
+    leaf = value.detach().clone().requires_grad_()
+    args, kwargs = list(anatomy.call.args), dict(anatomy.call.kwargs)
+    if name in kwargs:
+        kwargs[name] = leaf * 1
+    else:
+        args[position] = leaf * 1
+    with torch.enable_grad(), captured_input(model.get_submodule(anatomy.output)) as contexts:
+        model.get_submodule(anatomy.block)(*args, **kwargs)
+    backward = Backward(contexts[0], anatomy.heads)
+    for head in range(anatomy.heads):
+        if not contexts[0].requires_grad:
+            return False
+        (grad,) = backward.of_head(head, [leaf])
+        if grad is None:
+            return False
+        split = grad.unflatten(dim, (-1, anatomy.heads))  # a dimension of batch x heads has the batch first
+        other = [d for d in range(split.dim()) if d != dim + 1]
+        reached = (split != 0).sum(dim=other) > 0
+        if int(reached.sum()) > 1 or (reached.any() and not reached[head]):
+            return False
+        if head == anatomy.heads - 1 and not reached.any():
+            return False
+    return True
+
+
+def _kept_channels(owners: Tensor, cut: Cut, where: str) -> list[int]:
+    if not owners.any(0).all():
+        raise UnsupportedModelError(
+            f"{where} cannot be pruned: some channels of its projections reach no head on the example, so it is not "
+            "known whose they are. Pass an example with real inputs (example=…)."
+        )
+    if cut.expand:
+        return _expanded(owners, cut.positions)
+    return owners[cut.positions].any(0).nonzero().flatten().tolist()
+
+
+def _expanded(owners: Tensor, positions: Sequence[int]) -> list[int]:
+    """Channels after giving every kept head its own copy of its group's keys and values."""
+    blocks: list[tuple[tuple[int, ...], list[int]]] = []
+    for channel in range(owners.shape[1]):
+        members = tuple(owners[:, channel].nonzero().flatten().tolist())
+        if blocks and blocks[-1][0] == members:
+            blocks[-1][1].append(channel)
+        else:
+            blocks.append((members, [channel]))
+    keep: list[int] = []
+    segment: list[tuple[tuple[int, ...], list[int]]] = []
+    for block in [*blocks, None]:  # a segment (all queries, all keys, all values) runs through the heads once
+        if block is None or (segment and block[0][0] <= segment[-1][0][0]):
+            for head in positions:
+                keep += [c for members, channels in segment if head in members for c in channels]
+            segment = []
+        if block is not None:
+            segment.append(block)
+    return keep
+
+
+def _cut_projection(edits: Edits, module: nn.Module, path: str, keep: list[int], size: int, cut: Cut) -> None:
+    layout = projections.layout(module)
+    assert layout is not None, "checked by the caller"
+    if cut.is_empty:
+        edits.stubs[path] = Stub("zeros", len(keep))
+        return
+    if keep == list(range(size)):
+        return
+    edits.slices[path] = {"weight": Slice(layout.out_dim, size, tuple(keep))}
+    if getattr(module, "bias", None) is not None:
+        edits.slices[path]["bias"] = Slice(0, size, tuple(keep))
+    if type(vars(module).get(layout.out_name)) is int:
+        edits.attributes[path] = {layout.out_name: len(keep)}
+
+
+def _cut_output(edits: Edits, module: nn.Module, anatomy: Anatomy, cut: Cut, skip_bias: bool) -> None:
+    layout = projections.layout(module)
+    assert layout is not None, "checked by the caller"
+    weight: Any = module.weight
+    if cut.is_empty:
+        bias = getattr(module, "bias", None) is not None and not skip_bias
+        edits.stubs[anatomy.output] = Stub("bias", weight.shape[layout.out_dim], bias)
+        return
+    width = anatomy.head_dim
+    keep = [column for head in cut.positions for column in range(head * width, (head + 1) * width)]
+    edits.slices[anatomy.output] = {"weight": Slice(layout.in_dim, anatomy.heads * width, tuple(keep))}
+    if type(vars(module).get(layout.in_name)) is int:
+        edits.attributes[anatomy.output] = {layout.in_name: len(keep)}
+
+
+def _counts(
+    model: nn.Module, anatomy: Anatomy, cut: Cut
+) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+    """Attributes of the block's modules that count heads, and those that repeat a width made of heads."""
+    counts: dict[str, dict[str, int]] = {}
+    widths: dict[str, dict[str, int]] = {}
+    heads, new_heads = anatomy.heads, len(cut.positions)
+    for name, module in model.get_submodule(anatomy.block).named_modules():
+        path = f"{anatomy.block}.{name}" if name else anatomy.block
+        if projections.is_projection(module):
+            continue
+        for attribute, value in vars(module).items():
+            if type(value) is not int or attribute.startswith("_") or attribute in anatomy.adapter.keep_counts:
+                continue
+            new = _new_count(attribute, value, anatomy, cut)
+            if new is not None:
+                counts.setdefault(path, {})[attribute] = new
+            elif attribute in WIDTH_NAMES and value == heads * anatomy.head_dim:
+                widths.setdefault(path, {})[attribute] = new_heads * anatomy.head_dim
+    if isinstance(model.get_submodule(anatomy.attention), nn.MultiheadAttention | SlicedMultihead):
+        return counts, {}  # its embed_dim is the width outside
+    return counts, widths
+
+
+def _new_count(name: str, value: int, anatomy: Anatomy, cut: Cut) -> int | None:
+    """What a count must become, judged by its name and its present value."""
+    heads, kv = anatomy.heads, len(anatomy.groups)
+    new_heads, new_kv = len(cut.positions), cut.num_kv_heads
+    is_kv = "kv" in name or "key_value" in name
+    if "group" in name:
+        return new_heads // new_kv if is_kv and value == heads // kv else None
+    if name in ("all_head_size", "inner_dim"):
+        return new_heads * (value // heads) if value == heads * (value // heads) else None
+    if "head" not in name or any(word in name for word in ("dim", "size", "width")):
+        return None
+    if is_kv:
+        return new_kv if value == kv else None
+    return new_heads if value == heads else None
+
+
+def _config_counts(model: nn.Module, anatomy: Anatomy, cut: Cut) -> dict[str, int]:
+    """Head counts that the attention module may read from the config while it runs."""
+    config = getattr(model.get_submodule(anatomy.attention), "config", None)
+    view = {}
+    for name in ("num_attention_heads", "num_key_value_heads", "num_heads", "num_kv_heads", "n_heads", "n_head"):
+        value = getattr(config, name, None)
+        if type(value) is int:
+            new = _new_count(name, value, anatomy, cut)
+            if new is not None:
+                view[name] = new
+    return view
+
+
+def _calls_interface(model: nn.Module, anatomy: Anatomy) -> bool:
+    """Whether attention goes through the functions that transformers looks up by the config's name for them."""
+    module = model.get_submodule(anatomy.attention)
+    code = inspect.unwrap(type(module).forward).__code__
+    return getattr(module, "config", None) is not None and "get_interface" in code.co_names

@@ -1,0 +1,210 @@
+"""`prune_`: removing heads for real."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from headprune.errors import HeadpruneError, MaskError, UnsupportedModelError, VerificationError
+from headprune.heads import HeadMap, HeadMask
+from headprune.hooks import HeadFactor, called_projections, captured_input, captured_output
+from headprune.masking import EmptySite, is_masked, masked
+from headprune.sites import record
+from headprune.sites.examine import Anatomy, run
+from headprune.sites.find import Look, look, remember, unwrapped
+from headprune.surgery import dissect
+from headprune.surgery.compare import Difference, difference
+from headprune.surgery.edits import Edits, Journal, apply_
+from headprune.surgery.units import Cut, Gqa, cut_site
+
+
+def prune_(
+    model: nn.Module,
+    mask: HeadMask,
+    *,
+    gqa: Gqa | None = None,
+    empty_site: EmptySite = "bias",
+    verify: bool = True,
+    example: Mapping[str, Any] | None = None,
+    about: Mapping[str, str] | None = None,
+) -> nn.Module:
+    """Remove the heads that `mask` does not keep, in place, and return the model.
+
+    The pruned model answers as the masked one. It stays an ordinary model: train it, save it with
+    `save_pretrained`, load it with `from_pretrained` after `import headprune`.
+
+    `gqa` says how grouped-query attention may shrink: "group" (whole KV groups), "query" (the same number of query
+    heads from each group), "expand" (any heads; every kept head gets its own keys and values, so the cache grows).
+    Without it, whatever fits without expanding. A mask that does not fit is refused, never changed.
+    `empty_site="skip"`: a site that loses all heads adds nothing at all, its output bias included.
+    `verify` compares the pruned model with the masked one on `example` (or a batch made from the config) and puts the
+    model back if they differ. `about` (`{"by": …, "on": …}`) goes into the model card.
+
+    Cost: one small forward pass, one tiny backward pass per head, and one run of each block that changes.
+    """
+    model = unwrapped(model)
+    _refuse_unfit_models(model)
+    view = look(model, example)
+    cuts = _cuts(view.heads, mask, gqa)
+    if not cuts:
+        return model
+    expected = _masked_answer(model, mask, view.heads, example, empty_site) if verify else None
+    journals: list[Journal] = []
+    try:
+        done = Edits()
+        for cut in cuts:
+            edits, journal = _operate(model, view.anatomy[cut.site.id], cut, empty_site)
+            journals.append(journal)
+            done = done.then(edits)
+        if verify:
+            _check(model, expected, example)
+    except BaseException:
+        for journal in reversed(journals):
+            journal.roll_back()
+        raise
+    heads = _pruned_heads(view.heads, cuts)
+    _write_record(model, view.heads, heads, done, about)
+    remember(model, heads)
+    return model
+
+
+def _refuse_unfit_models(model: nn.Module) -> None:
+    if is_masked(model):
+        raise UnsupportedModelError("The model is inside a `masked` block. Leave the block, then prune.")
+    if hasattr(model, "peft_config"):
+        raise UnsupportedModelError(
+            "The model carries an adapter (LoRA or another of peft). Merge it first: model = model.merge_and_unload()."
+        )
+    if getattr(model, "hf_quantizer", None) is not None or getattr(model, "is_quantized", False):
+        raise UnsupportedModelError(
+            "The model is quantised; its weights cannot be cut exactly. Prune the unquantised model, save it, and "
+            "quantise it while loading."
+        )
+    placement = set(map(str, getattr(model, "hf_device_map", {}).values()))
+    if "disk" in placement or ("cpu" in placement and len(placement) > 1):
+        raise UnsupportedModelError(
+            "Parts of the model are offloaded (hf_device_map). Load it without offloading, prune it, and save it."
+        )
+
+
+def _cuts(heads: HeadMap, mask: HeadMask, gqa: Gqa | None) -> list[Cut]:
+    if gqa not in (None, "group", "query", "expand"):
+        raise MaskError(f"gqa is {gqa!r}; expected 'group', 'query', 'expand' or None.")
+    if not isinstance(mask, HeadMask):
+        raise MaskError(f"Found {type(mask).__name__}; prune_ takes a HeadMask.")
+    mask.checked_for(heads)
+    return [cut_site(site, mask.kept(site.id), gqa) for site in heads if mask.kept(site.id) != site.kept]
+
+
+def _masked_answer(
+    model: nn.Module, mask: HeadMask, heads: HeadMap, example: Mapping[str, Any] | None, empty_site: EmptySite
+) -> Any:
+    with torch.no_grad(), masked(model, mask, heads=heads, empty_site=empty_site):
+        return run(model, example)
+
+
+def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> tuple[Edits, Journal]:
+    """Cut one site; try the ways to repair its counts until the block answers as it does with the heads masked."""
+    base = dissect.site_edits(model, anatomy, cut, skip_bias=empty_site == "skip")
+    arguments = dissect.sliced_arguments(model, anatomy, cut)
+    expected = _masked_block(model, anatomy, cut, empty_site)
+    problems: list[str] = []
+    for repair in dissect.repairs(model, anatomy, cut):
+        edits = base.then(repair)
+        edits.arguments = {anatomy.block: arguments} if arguments else {}
+        journal = apply_(model, edits)
+        try:
+            found = _block_output(model, anatomy)
+        except Exception as error:  # whatever a forward with wrong counts stumbles over
+            problems.append(f"{type(error).__name__}: {error}")
+        else:
+            gap = difference(found, expected)
+            if gap.is_small:
+                return edits, journal
+            problems.append(f"outputs differ by {gap.largest:.1e}")
+        journal.roll_back()
+    raise UnsupportedModelError(
+        f"{cut.site.id} ({type(model.get_submodule(anatomy.attention)).__name__} at {anatomy.attention}) cannot be "
+        f"pruned exactly: {problems[0]}. Its heads are coupled in a way that removal changes (for example a norm over "
+        "all heads). It can still be masked: hp.masked(model, mask). The model was left as it was."
+    )
+
+
+def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> torch.Tensor:
+    """What the output projection says with the removed heads masked."""
+    output = model.get_submodule(anatomy.output)
+    with torch.no_grad(), called_projections(model), captured_input(output) as contexts:
+        model.get_submodule(anatomy.block)(*anatomy.call.args, **anatomy.call.kwargs)
+        factor = torch.zeros(anatomy.heads)
+        if not cut.is_empty:
+            factor[cut.positions] = 1.0
+        answer: torch.Tensor = output(*(HeadFactor(cut.site.id, factor)(output, (contexts[0],)) or ()))
+    return torch.zeros_like(answer) if cut.is_empty and empty_site == "skip" else answer
+
+
+def _block_output(model: nn.Module, anatomy: Anatomy) -> torch.Tensor:
+    output = model.get_submodule(anatomy.output)
+    with torch.no_grad(), captured_output(output) as outputs:
+        model.get_submodule(anatomy.block)(*anatomy.call.args, **anatomy.call.kwargs)
+    answer: torch.Tensor = outputs[0]
+    return answer
+
+
+def _check(model: nn.Module, expected: Any, example: Mapping[str, Any] | None) -> Difference:
+    try:
+        with torch.no_grad():
+            gap = difference(run(model, example), expected)
+    except HeadpruneError as error:
+        raise VerificationError(f"The pruned model does not run ({error}). It was put back as it was.") from error
+    if not gap.is_small:
+        raise VerificationError(
+            f"The pruned model differs from the masked one by {gap.largest:.1e} (allowed: {gap.allowed:.1e}). It was "
+            "put back as it was. Please report the model type."
+        )
+    return gap
+
+
+def _pruned_heads(heads: HeadMap, cuts: list[Cut]) -> HeadMap:
+    by_site = {cut.site.id: cut for cut in cuts}
+    sites = []
+    for site in heads:
+        cut = by_site.get(site.id)
+        if cut is not None:
+            site = dataclasses.replace(
+                site, num_heads=len(cut.kept), num_kv_heads=len(cut.groups), kept=cut.kept, groups=cut.groups
+            )
+        sites.append(site)
+    return HeadMap(tuple(sites), skipped=heads.skipped, model_type=heads.model_type)
+
+
+def _write_record(
+    model: nn.Module, before: HeadMap, after: HeadMap, done: Edits, about: Mapping[str, str] | None
+) -> None:
+    """Note in the config which heads are left and how, so that the checkpoint can be loaded."""
+    old = record.read(model)
+    done = done.renamed(lambda path: record.stored_path(model, path))
+    if old is not None:
+        done = Edits.from_dict(old["edits"]).then(done)
+    sites = tuple(
+        dataclasses.replace(
+            site, path=record.stored_path(model, site.path), output=record.stored_path(model, site.output)
+        )
+        for site in after
+    )
+    gone = HeadMask.full(before) - HeadMask.full(after)
+    step = {"removed": {site: heads for site, heads in gone.to_dict().items() if heads}}
+    step |= {key: str(value) for key, value in (about or {}).items()}
+    entry = {
+        "version": record.VERSION,
+        "heads": HeadMap(sites, skipped=after.skipped, model_type=after.model_type).to_dict(),
+        "edits": done.to_dict(),
+        "history": [*(old or {}).get("history", []), step],
+    }
+    record.write(model, entry)
+
+
+__all__ = ["Look", "prune_"]

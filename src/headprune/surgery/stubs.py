@@ -1,0 +1,152 @@
+"""What stands in for layers that pruning removed or reshaped beyond what their class allows.
+
+Each stub keeps a `weight` of one number. A checkpoint with it cannot be loaded by plain transformers without a
+size-mismatch error, so a model with emptied sites is never silently filled with random weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ZeroProjection(nn.Module):
+    """The queries, keys or values of a site without heads: zeros for one placeholder head, no weights."""
+
+    weight: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.register_buffer("weight", torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.new_zeros(*inputs.shape[:-1], self.width)
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}"
+
+
+class BiasOnly(nn.Module):
+    """The output projection of a site without heads: its bias, or nothing."""
+
+    weight: Tensor
+
+    def __init__(self, width: int, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.width = width
+        self.register_buffer("weight", torch.zeros(1))
+        self.bias = bias
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.bias is None:
+            return inputs.new_zeros(*inputs.shape[:-1], self.width)
+        return self.bias.to(inputs.dtype).expand(*inputs.shape[:-1], self.width)
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, bias={self.bias is not None}"
+
+
+class SlicedMultihead(nn.Module):
+    """`nn.MultiheadAttention` with fewer heads than its width allows; same parameter names, same calling convention."""
+
+    def __init__(self, original: nn.MultiheadAttention) -> None:
+        super().__init__()
+        for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"):
+            self.register_parameter(name, getattr(original, name))
+        self.out_proj = nn.Linear(1, 1)
+        self.out_proj = original.out_proj
+        self.embed_dim = original.embed_dim
+        self.num_heads = original.num_heads
+        self.head_dim = original.head_dim
+        self.dropout = original.dropout
+        self.batch_first = original.batch_first
+        self.train(original.training)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        unbatched = query.dim() == 2
+        if unbatched:
+            query, key, value = (x.unsqueeze(0) for x in (query, key, value))
+        elif not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        q, k, v = self._projected(query, key, value)  # (batch, heads, length, width)
+        bias = self._bias(q, k, key_padding_mask, attn_mask)
+        dropout = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights:
+            scores = q @ k.transpose(-1, -2) * self.head_dim**-0.5  # (batch, heads, queries, keys)
+            weights = (scores if bias is None else scores + bias).softmax(-1)
+            context = F.dropout(weights, dropout) @ v
+            weights = weights.mean(1) if average_attn_weights else weights
+        else:
+            causal = is_causal and bias is None
+            context = F.scaled_dot_product_attention(q, k, v, bias, dropout, is_causal=causal)
+        output = self.out_proj(context.transpose(1, 2).flatten(2))  # (batch, queries, embed)
+        if unbatched:
+            return output.squeeze(0), None if weights is None else weights.squeeze(0)
+        return (output if self.batch_first else output.transpose(0, 1)), weights
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        packed: Any = self.in_proj_weight
+        split = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        parts = packed.chunk(3) if packed is not None else split
+        biases: Any = self.in_proj_bias.chunk(3) if self.in_proj_bias is not None else (None, None, None)
+        return [
+            F.linear(x, weight, bias).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+            for x, weight, bias in zip((query, key, value), parts, biases, strict=True)
+        ]
+
+    def _bias(self, q: Tensor, k: Tensor, padding: Tensor | None, mask: Tensor | None) -> Tensor | None:
+        """Both masks as one additive bias (batch, heads, queries, keys)."""
+        total = None
+        if padding is not None:
+            total = _additive(padding, q.dtype)[:, None, None, :]
+        if mask is not None:
+            added = _additive(mask, q.dtype)
+            if added.dim() == 3:
+                added = added.unflatten(0, (q.shape[0], -1))
+            total = added if total is None else total + added
+        return total
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask, float("-inf"))
+
+
+class ConfigView:
+    """A config as one pruned block sees it: its own head counts, everything else read from the model's config."""
+
+    def __init__(self, base: Any, overrides: dict[str, Any]) -> None:
+        self.__dict__["headprune_base"] = base.headprune_base if isinstance(base, ConfigView) else base
+        inherited = base.headprune_overrides if isinstance(base, ConfigView) else {}
+        self.__dict__["headprune_overrides"] = {**inherited, **overrides}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "headprune_base" not in self.__dict__:
+            raise AttributeError(name)
+        if name in self.headprune_overrides:
+            return self.headprune_overrides[name]
+        if name in ("headprune_empty", "headprune_bias_heads"):
+            return None
+        return getattr(self.headprune_base, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.headprune_base, name, value)
+
+    def __repr__(self) -> str:
+        return f"ConfigView({type(self.headprune_base).__name__}, {self.headprune_overrides})"
