@@ -1,0 +1,56 @@
+"""headprune: which attention heads does your Transformer need? Remove the rest for real.
+
+Names are loaded when first used, so that `import headprune` is quick; importing it is also what lets
+`from_pretrained` load pruned checkpoints.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from headprune.import_hook import teach_transformers
+
+if TYPE_CHECKING:
+    from headprune.errors import HeadpruneError as HeadpruneError
+    from headprune.heads import HeadId as HeadId
+    from headprune.heads import HeadMap as HeadMap
+    from headprune.heads import HeadMask as HeadMask
+    from headprune.heads import HeadScores as HeadScores
+    from headprune.masking import masked as masked
+    from headprune.measure import measure as measure
+    from headprune.sites import find_heads as find_heads
+    from headprune.surgery.plan import plan as plan
+    from headprune.surgery.prune import prune_ as prune_
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "HeadId": "headprune.heads",
+    "HeadMap": "headprune.heads",
+    "HeadMask": "headprune.heads",
+    "HeadScores": "headprune.heads",
+    "HeadpruneError": "headprune.errors",
+    "find_heads": "headprune.sites",
+    "masked": "headprune.masking",
+    "measure": "headprune.measure",
+    "plan": "headprune.surgery.plan",
+    "prune_": "headprune.surgery.prune",
+}
+
+__all__ = ["__version__", *sorted(_PUBLIC)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'headprune' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+teach_transformers()

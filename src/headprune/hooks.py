@@ -406,6 +406,12 @@ class SliceArguments:
         return tuple(values), kwargs
 
 
+def arguments_sliced_by(module: nn.Module) -> tuple[SlicedArgument, ...] | None:
+    """What an earlier pruning told a block to slice; None if nothing."""
+    hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, SliceArguments)]
+    return hooks[0].arguments if hooks else None
+
+
 def slice_arguments_(module: nn.Module, arguments: Sequence[SlicedArgument]) -> Callable[[], None]:
     """Slice these arguments at every call from now on; returns the undo."""
     old = [

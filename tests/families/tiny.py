@@ -95,7 +95,10 @@ ODD: dict[str, dict[str, Any]] = {
         "num_conv_pos_embeddings": 4,
         "num_conv_pos_embedding_groups": 2,
         "num_feat_extract_layers": 2,
+        "mask_time_length": 2,
     },
+    "t5": {"decoder_start_token_id": 0},
+    "mt5": {"decoder_start_token_id": 0},
     "swin": {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "num_attention_heads": [2, 4]},
     "falcon": {"alibi": False, "new_decoder_architecture": False, "multi_query": False},
 }
@@ -146,6 +149,8 @@ def tiny_model(family: str, seed: int = 0, **more: Any) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
+            if not parameter.requires_grad:
+                continue  # fixed position tables are not saved with the model
             # Biases and sinks are initialised to zero and weights to 0.02: both would hide mistakes.
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
     return model.eval()

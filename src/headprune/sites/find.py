@@ -76,8 +76,8 @@ def look(model: nn.Module, example: Mapping[str, Any] | None = None) -> Look:
     anatomies = {anatomy.block: anatomy for anatomy in examination.anatomies}
     sites |= _remembered_sites(model, sites)
     model_type = str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)
-    emptied = {site.path for site in sites.values() if not site.num_heads}
-    skipped = tuple(s for s in examination.skipped if not any(s.path.startswith(path) for path in emptied))
+    emptied = [site.path for site in sites.values() if not site.num_heads]
+    skipped = tuple(item for item in examination.skipped if not any(_related(item.path, path) for path in emptied))
     return Look(
         HeadMap(tuple(sites.values()), skipped=skipped, model_type=model_type),
         {site.id: anatomies[path] for path, site in sites.items() if path in anatomies and site.num_heads},
@@ -114,6 +114,11 @@ def _remembered_sites(model: nn.Module, found: Mapping[str, Site]) -> dict[str, 
                 "The model was changed after it was pruned, or its config was edited."
             )
     return sites
+
+
+def _related(path: str, emptied: str) -> bool:
+    """Whether something skipped is the placeholder of an emptied site (or a parent, if that has no weights left)."""
+    return f"{path}.".startswith(f"{emptied}.") or f"{emptied}.".startswith(f"{path}.")
 
 
 def _fingerprint(model: nn.Module) -> object:

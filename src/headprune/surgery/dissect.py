@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
-from headprune.hooks import SlicedArgument, captured_input
+from headprune.hooks import SlicedArgument, arguments_sliced_by, called_projections, captured_input
 from headprune.sites import projections
 from headprune.sites.examine import Anatomy
 from headprune.sites.ownership import Backward
@@ -59,9 +60,13 @@ def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:
 def sliced_arguments(model: nn.Module, anatomy: Anatomy, cut: Cut) -> tuple[SlicedArgument, ...]:
     """Arguments of the block that hold one entry per head (ALiBi, position biases made elsewhere), by gradients."""
     if anatomy.adapter.bias_of_all_heads:
-        return ()
+        return ()  # cut inside the attention function
     kept = cut.kept or cut.site.kept[:1]
     block, call = model.get_submodule(anatomy.block), anatomy.call
+    if (known := arguments_sliced_by(block)) is not None:  # an earlier pruning found them
+        return tuple(dataclasses.replace(argument, kept=kept) for argument in known)
+    if anatomy.heads == 1:
+        return ()  # what comes for one head comes for the placeholder too
     names = list(inspect.signature(block.forward).parameters)
     places: list[tuple[str, int, Tensor]] = []
     for position, value in enumerate(call.args):
@@ -89,8 +94,9 @@ def _separates_heads(
         kwargs[name] = leaf * 1
     else:
         args[position] = leaf * 1
-    with torch.enable_grad(), captured_input(model.get_submodule(anatomy.output)) as contexts:
-        model.get_submodule(anatomy.block)(*args, **kwargs)
+    block, output = model.get_submodule(anatomy.block), model.get_submodule(anatomy.output)
+    with torch.enable_grad(), called_projections(block), captured_input(output) as contexts:
+        block(*args, **kwargs)
     backward = Backward(contexts[0], anatomy.heads)
     for head in range(anatomy.heads):
         if not contexts[0].requires_grad:

@@ -14,7 +14,13 @@ import torch
 from torch import nn
 
 from headprune.errors import CheckpointError
-from headprune.hooks import PRUNED_ATTENTION, SliceArguments, SlicedArgument, register_attention_function, slice_arguments_
+from headprune.hooks import (
+    PRUNED_ATTENTION,
+    SlicedArgument,
+    arguments_sliced_by,
+    register_attention_function,
+    slice_arguments_,
+)
 from headprune.sites.record import find_module
 from headprune.surgery.stubs import BiasOnly, ConfigView, SlicedMultihead, ZeroProjection
 
@@ -187,7 +193,7 @@ def apply_(model: nn.Module, edits: Edits, *, stored: bool = False) -> Journal:
             if (module := module_at(path)) is not None:
                 _give_view(module, edits.configs.get(path, {}), edits.attention.get(path), journal)
         for path, arguments in edits.arguments.items():
-            if (module := module_at(path)) is not None and not _slices_already(module, arguments):
+            if (module := module_at(path)) is not None and arguments_sliced_by(module) != arguments:
                 journal.did(slice_arguments_(module, arguments))
     except BaseException:
         journal.roll_back()
@@ -229,16 +235,17 @@ def _replace_by_stub(
         return
     bias: Any = getattr(module, "bias", None)
     if stub.kind == "zeros":
-        new: nn.Module = ZeroProjection(stub.width)
+        new: nn.Module = ZeroProjection(stub.width, has_bias=bias is not None)
     elif not stub.bias:
-        new = BiasOnly(stub.width, None)
+        new = BiasOnly(stub.width, None, has_bias=bias is not None)
     elif isinstance(bias, nn.Parameter) and bias.shape == (stub.width,):
         new = BiasOnly(stub.width, bias)
     else:
         raise CheckpointError(f"The checkpoint keeps a bias of {stub.width} numbers at {path}; the model has none such.")
     like = next(iter(module.parameters()), None)
     if like is not None:
-        new.weight = torch.zeros(1, dtype=like.dtype, device=like.device)  # type: ignore[assignment]
+        new.to(like.dtype)
+        new.weight = new.weight.to(like.device)  # type: ignore[operator, assignment]
     _swap(model, path, new, journal, stored)
 
 
@@ -276,11 +283,6 @@ def _give_view(module: nn.Module, counts: dict[str, int], attention: Attention |
         }
     module.config = ConfigView(old, overrides)  # type: ignore[assignment]
     journal.did(lambda: setattr(module, "config", old))
-
-
-def _slices_already(module: nn.Module, arguments: Sequence[SlicedArgument]) -> bool:
-    hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, SliceArguments)]
-    return any(hook.arguments == tuple(arguments) for hook in hooks)
 
 
 def _merged(

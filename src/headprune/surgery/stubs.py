@@ -17,11 +17,13 @@ class ZeroProjection(nn.Module):
     """The queries, keys or values of a site without heads: zeros for one placeholder head, no weights."""
 
     weight: Tensor
+    bias: Tensor | None
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, has_bias: bool = False) -> None:
         super().__init__()
         self.width = width
         self.register_buffer("weight", torch.zeros(1))
+        _add_unused_bias(self, width if has_bias else 0)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return inputs.new_zeros(*inputs.shape[:-1], self.width)
@@ -34,20 +36,30 @@ class BiasOnly(nn.Module):
     """The output projection of a site without heads: its bias, or nothing."""
 
     weight: Tensor
+    bias: Tensor | None
 
-    def __init__(self, width: int, bias: nn.Parameter | None) -> None:
+    def __init__(self, width: int, bias: nn.Parameter | None, *, has_bias: bool = False) -> None:
         super().__init__()
         self.width = width
         self.register_buffer("weight", torch.zeros(1))
-        self.bias = bias
+        self.adds_bias = bias is not None
+        if bias is not None:
+            self.register_parameter("bias", bias)
+        else:
+            _add_unused_bias(self, width if has_bias else 0)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.bias is None:
+        if not self.adds_bias or self.bias is None:
             return inputs.new_zeros(*inputs.shape[:-1], self.width)
         return self.bias.to(inputs.dtype).expand(*inputs.shape[:-1], self.width)
 
     def extra_repr(self) -> str:
-        return f"width={self.width}, bias={self.bias is not None}"
+        return f"width={self.width}, bias={self.adds_bias}"
+
+
+def _add_unused_bias(module: nn.Module, width: int) -> None:
+    """The initialisers of some families write to the bias of every projection that had one: give them one."""
+    module.register_buffer("bias", torch.zeros(width) if width else None, persistent=False)
 
 
 class SlicedMultihead(nn.Module):

@@ -1,0 +1,68 @@
+"""Teach transformers to load pruned checkpoints, without importing it.
+
+If transformers' model module is loaded already, it is taught at once; otherwise at the moment it is first imported.
+Importing it from here would cost over a second in every program that says `import headprune`.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+TARGET = "transformers.modeling_utils"
+
+
+def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Run `action` on a module now, or as soon as somebody imports it."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        action(module)
+    elif not any(isinstance(finder, _OneShotFinder) and finder.name == name for finder in sys.meta_path):
+        sys.meta_path.insert(0, _OneShotFinder(name, action))
+
+
+def teach_transformers() -> None:
+    when_imported(TARGET, _install)
+
+
+def _install(module: ModuleType) -> None:
+    from headprune.surgery.checkpoint import install
+
+    install(module)
+
+
+class _OneShotFinder(importlib.abc.MetaPathFinder):
+    """Finds one module as everybody else would, and adds an action to its loader."""
+
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self.name, self.action = name, action
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self.action)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: importlib.abc.Loader, action: Callable[[ModuleType], None]) -> None:
+        self.loader, self.action = loader, action
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        self.action(module)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.loader, name)  # readers of source code ask the loader for it

@@ -1,0 +1,56 @@
+"""The part of a model card that tells what was removed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from headprune.sites.record import recorded_heads
+
+BEGIN, END = "<!-- headprune: begin -->", "<!-- headprune: end -->"
+
+
+def model_card(entry: dict[str, Any], before: str = "") -> str:
+    """The card `before` with our section put in, or replaced if it is there already."""
+    section = f"{BEGIN}\n{_section(entry)}\n{END}"
+    if BEGIN in before and END in before:
+        return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: section, before, count=1, flags=re.DOTALL)
+    if before.strip():
+        return f"{before.rstrip()}\n\n{section}\n"
+    return f"---\nlibrary_name: transformers\ntags:\n- headprune\n---\n\n# Pruned model\n\n{section}\n"
+
+
+def _section(entry: dict[str, Any]) -> str:
+    heads = recorded_heads(entry)
+    original = sum(site.original_num_heads for site in heads)
+    lines = [
+        "## Removed attention heads",
+        "",
+        f"{original - len(heads)} of {original} attention heads were removed. Heads count from 0, by their index in the "
+        "original model.",
+        "",
+        "| site | heads left | of | removed |",
+        "|---|---|---|---|",
+    ]
+    for site in heads:
+        gone = [head for head in range(site.original_num_heads) if head not in site.kept]
+        shown = ", ".join(map(str, gone)) if gone else "none"
+        lines.append(f"| {site.id} | {site.num_heads} | {site.original_num_heads} | {shown} |")
+    lines += ["", "How they were chosen:", ""]
+    for number, step in enumerate(entry.get("history", []), 1):
+        removed = sum(len(indices) for indices in step.get("removed", {}).values())
+        how = step.get("by") or "a mask given by the user"
+        on = f", on {step['on']}" if step.get("on") else ""
+        lines.append(f"{number}. {removed} heads by {how}{on}")
+    lines += [
+        "",
+        "Load it with the ordinary call, after importing headprune (without it, loading stops with a size error):",
+        "",
+        "```python",
+        "import headprune",
+        "from transformers import AutoModel",
+        "",
+        'model = AutoModel.from_pretrained("path/to/this/folder")',
+        "```",
+    ]
+    return "\n".join(lines)

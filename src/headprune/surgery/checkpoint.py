@@ -1,0 +1,167 @@
+"""Pruned models through the ordinary `save_pretrained` and `from_pretrained`. The only file that knows the layout.
+
+A pruned checkpoint is an ordinary one (safetensors and config.json) whose config has an entry `headprune`: which
+heads are left, and the edits that shrink the skeleton before weights are loaded into it. `install` wraps three methods
+of `PreTrainedModel`; each does nothing for models without the entry:
+
+* `post_init`, which every model calls at the end of its constructor, applies the edits to the empty skeleton;
+* `save_pretrained` writes everything beside the target first and moves it into place at the end;
+* `from_pretrained` checks that the weights are those that the config promises.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headprune.errors import CheckpointError, HeadpruneError
+from headprune.masking import is_masked
+from headprune.sites import record
+from headprune.surgery.card import model_card
+from headprune.surgery.edits import Edits, apply_
+
+_MARK = "_headprune_installed"
+
+
+def install(modeling_utils: Any) -> None:
+    """Wrap the methods of `transformers.modeling_utils.PreTrainedModel`, once."""
+    cls = modeling_utils.PreTrainedModel
+    if _MARK in vars(cls):
+        return
+    cls.post_init = _with_edits(cls.post_init)
+    cls.save_pretrained = _with_safe_saving(cls.save_pretrained)
+    cls.from_pretrained = classmethod(_with_checked_weights(vars(cls)["from_pretrained"].__func__))
+    setattr(cls, _MARK, True)
+
+
+def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def post_init(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        entry = record.read(self)
+        if entry is not None:
+            record.recorded_heads(entry)
+            apply_(self, Edits.from_dict(entry.get("edits")), stored=True)
+        return result
+
+    return post_init
+
+
+def _with_safe_saving(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save_pretrained(self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_masked(self):
+            raise CheckpointError(
+                "save_pretrained was called inside a `masked` block: masks are not part of a checkpoint. "
+                "Leave the block to save the whole model, or prune_ the heads first."
+            )
+        entry = record.read(self)
+        main_process = args[0] if args else kwargs.get("is_main_process", True)
+        if entry is None or kwargs.get("push_to_hub") or not main_process or os.path.isfile(save_directory):
+            return original(self, save_directory, *args, **kwargs)
+        target = Path(save_directory)
+        try:
+            _save_beside(target, entry, lambda folder: original(self, folder, *args, **kwargs))
+        except HeadpruneError:
+            raise
+        except Exception as error:
+            raise CheckpointError(
+                f"The pruned model could not be saved to '{target}' ({type(error).__name__}: {error}). What was there "
+                "before is untouched. Check permissions and free space, and save again."
+            ) from error
+
+    return save_pretrained
+
+
+def _save_beside(target: Path, entry: dict[str, Any], save: Callable[[Path], object]) -> None:
+    """Save into a new folder next to the target, then move the files in. A failure leaves the target as it was."""
+    parent = target.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=".headprune-"))
+    try:
+        save(folder)
+        card = target / "README.md"
+        before = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+        (folder / "README.md").write_text(model_card(entry, before), encoding="utf-8")
+        target.mkdir(parents=True, exist_ok=True)
+        if not os.access(target, os.W_OK):
+            raise PermissionError(f"'{target}' cannot be written to")
+        fresh = sorted(path.name for path in folder.iterdir())
+        stale = [path for path in _weight_files(target) if path.name not in fresh]
+        for name in fresh:
+            os.replace(folder / name, target / name)
+        for path in stale:
+            path.unlink()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in folder.iterdir()
+        if path.name == "model.safetensors.index.json"
+        or (path.name.startswith("model") and path.name.endswith(".safetensors"))
+    ]
+
+
+def _with_checked_weights(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        wants_info = kwargs.pop("output_loading_info", False)
+        try:
+            model, info = original(cls, name, *args, output_loading_info=True, **kwargs)
+        except HeadpruneError:
+            raise
+        except Exception as error:
+            if not _is_pruned_checkpoint(name, kwargs.get("config")):
+                raise
+            raise CheckpointError(
+                f"The pruned checkpoint '{name}' cannot be loaded ({type(error).__name__}: {error}). Its weights do "
+                "not have the shapes that its config gives: a file is damaged or incomplete, or the config was edited. "
+                "Save the pruned model again."
+            ) from error
+        entry = record.read(model)
+        if entry is not None:
+            _check_loaded(name, model, entry, info)
+        return (model, info) if wants_info else model
+
+    return from_pretrained
+
+
+def _check_loaded(name: Any, model: nn.Module, entry: dict[str, Any], info: Any) -> None:
+    """No weight of a pruned block may be missing, left over or of another shape."""
+    places = (record.find_module(model, path) for path in Edits.from_dict(entry.get("edits")).paths())
+    pruned = tuple(f"{place[0]}." for place in places if place is not None)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        keys = [key if isinstance(key, str) else key[0] for key in _keys(info, kind)]
+        touched = sorted(key for key in keys if key.startswith(pruned))
+        if touched:
+            raise CheckpointError(
+                f"The pruned checkpoint '{name}' does not hold what its config says: {kind.replace('_', ' ')} "
+                f"{', '.join(touched[:4])}. A file is incomplete or the config was edited. Save the pruned model again."
+            )
+
+
+def _keys(info: Any, kind: str) -> Iterable[Any]:
+    found = info.get(kind, ()) if isinstance(info, dict) else getattr(info, kind, ())
+    return found or ()
+
+
+def _is_pruned_checkpoint(name: Any, config: Any) -> bool:
+    if config is not None and getattr(config, record.ENTRY, None) is not None:
+        return True
+    path = Path(str(name)) / "config.json"
+    try:
+        return record.ENTRY in json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
