@@ -244,8 +244,7 @@ def _replace_by_stub(
         raise CheckpointError(f"The checkpoint keeps a bias of {stub.width} numbers at {path}; the model has none such.")
     like = next(iter(module.parameters()), None)
     if like is not None:
-        new.to(like.dtype)
-        new.weight = new.weight.to(like.device)  # type: ignore[operator, assignment]
+        new.to(device=like.device, dtype=like.dtype)
     _swap(model, path, new, journal, stored)
 
 

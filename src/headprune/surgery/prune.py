@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from headprune.hooks import HeadFactor, called_projections, captured_input, capt
 from headprune.masking import EmptySite, is_masked, masked
 from headprune.sites import record
 from headprune.sites.examine import Anatomy, run
-from headprune.sites.find import Look, look, remember, unwrapped
+from headprune.sites.find import look, remember, unwrapped
 from headprune.surgery import dissect
 from headprune.surgery.compare import Difference, difference
 from headprune.surgery.edits import Edits, Journal, apply_
@@ -46,30 +48,86 @@ def prune_(
 
     Cost: one small forward pass, one tiny backward pass per head, and one run of each block that changes.
     """
+    perform(model, mask, gqa=gqa, empty_site=empty_site, verify=verify, example=example, about=about)
+    return model
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pruning did."""
+
+    before: HeadMap
+    after: HeadMap
+    edits: Edits
+    journals: list[Journal]
+    difference: Difference | None  # of the pruned from the masked model, if it was verified
+
+    def undo(self) -> None:
+        for journal in reversed(self.journals):
+            journal.roll_back()
+
+
+def perform(
+    model: nn.Module,
+    mask: HeadMask,
+    *,
+    gqa: Gqa | None = None,
+    empty_site: EmptySite = "bias",
+    verify: bool = True,
+    example: Mapping[str, Any] | None = None,
+    about: Mapping[str, str] | None = None,
+) -> Outcome:
+    """`prune_` for callers who want to tell what happened."""
     model = unwrapped(model)
+    outcome = _cut_out(model, mask, gqa, empty_site, verify, example)
+    if outcome.journals:
+        _write_record(model, outcome, about)
+        remember(model, outcome.after)
+    return outcome
+
+
+@contextmanager
+def tried(
+    model: nn.Module,
+    mask: HeadMask,
+    *,
+    gqa: Gqa | None = None,
+    empty_site: EmptySite = "bias",
+    example: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[HeadMap, HeadMap]]:
+    """The model pruned until the block ends; gives its heads before and now."""
+    outcome = _cut_out(model, mask, gqa, empty_site, False, example)
+    try:
+        yield outcome.before, outcome.after
+    finally:
+        outcome.undo()
+
+
+def _cut_out(
+    model: nn.Module,
+    mask: HeadMask,
+    gqa: Gqa | None,
+    empty_site: EmptySite,
+    verify: bool,
+    example: Mapping[str, Any] | None,
+) -> Outcome:
+    """Do all cuts or none."""
     _refuse_unfit_models(model)
     view = look(model, example)
     cuts = _cuts(view.heads, mask, gqa)
-    if not cuts:
-        return model
-    expected = _masked_answer(model, mask, view.heads, example, empty_site) if verify else None
-    journals: list[Journal] = []
+    expected = _masked_answer(model, mask, view.heads, example, empty_site) if verify and cuts else None
+    outcome = Outcome(view.heads, _pruned_heads(view.heads, cuts), Edits(), [], None)
     try:
-        done = Edits()
         for cut in cuts:
             edits, journal = _operate(model, view.anatomy[cut.site.id], cut, empty_site)
-            journals.append(journal)
-            done = done.then(edits)
-        if verify:
-            _check(model, expected, example)
+            outcome.journals.append(journal)
+            outcome = dataclasses.replace(outcome, edits=outcome.edits.then(edits))
+        if verify and cuts:
+            outcome = dataclasses.replace(outcome, difference=_check(model, expected, example))
     except BaseException:
-        for journal in reversed(journals):
-            journal.roll_back()
+        outcome.undo()
         raise
-    heads = _pruned_heads(view.heads, cuts)
-    _write_record(model, view.heads, heads, done, about)
-    remember(model, heads)
-    return model
+    return outcome
 
 
 def _refuse_unfit_models(model: nn.Module) -> None:
@@ -181,12 +239,11 @@ def _pruned_heads(heads: HeadMap, cuts: list[Cut]) -> HeadMap:
     return HeadMap(tuple(sites), skipped=heads.skipped, model_type=heads.model_type)
 
 
-def _write_record(
-    model: nn.Module, before: HeadMap, after: HeadMap, done: Edits, about: Mapping[str, str] | None
-) -> None:
+def _write_record(model: nn.Module, outcome: Outcome, about: Mapping[str, str] | None) -> None:
     """Note in the config which heads are left and how, so that the checkpoint can be loaded."""
     old = record.read(model)
-    done = done.renamed(lambda path: record.stored_path(model, path))
+    before, after = outcome.before, outcome.after
+    done = outcome.edits.renamed(lambda path: record.stored_path(model, path))
     if old is not None:
         done = Edits.from_dict(old["edits"]).then(done)
     sites = tuple(
@@ -206,5 +263,3 @@ def _write_record(
     }
     record.write(model, entry)
 
-
-__all__ = ["Look", "prune_"]

@@ -51,7 +51,8 @@ class BiasOnly(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.adds_bias or self.bias is None:
             return inputs.new_zeros(*inputs.shape[:-1], self.width)
-        return self.bias.to(inputs.dtype).expand(*inputs.shape[:-1], self.width)
+        # A tensor of its own: the model may go on to add to it in place.
+        return self.bias.to(inputs.dtype).expand(*inputs.shape[:-1], self.width).clone()
 
     def extra_repr(self) -> str:
         return f"width={self.width}, bias={self.adds_bias}"

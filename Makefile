@@ -1,0 +1,56 @@
+# Everything starts from Python 3.11+ and make. `make demo` and `make test` are all a newcomer needs.
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3 python,$(shell command -v $(p) 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check bench docs clean
+
+help:
+	@echo "make demo       install and run the main job on a small real model"
+	@echo "make test       install and run the tests"
+	@echo "make test-slow  the same equalities on real models at full size"
+	@echo "make check      ruff, mypy --strict, import layering"
+	@echo "make bench      measured figures into benchmarks/results/"
+	@echo "make docs       docs/api.md and docs/cli.md from the code"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "headprune needs Python 3.11 or later"'
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and by its pinned version, so that nothing pulls another build of it.
+$(VENV)/demo.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[demo]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/demo.stamp
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+install: $(VENV)/dev.stamp
+
+demo: $(VENV)/demo.stamp
+	HF_HUB_OFFLINE=1 $(BIN)/headprune demo
+
+test: install
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+test-slow: install
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layering.py
+
+bench: install
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/pruned_speed.py
+
+docs: install
+	$(BIN)/python docs/build.py
+
+clean:
+	rm -rf $(VENV) build dist demo-out

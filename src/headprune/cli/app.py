@@ -1,0 +1,54 @@
+"""`headprune`: the commands, and how errors reach a person."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headprune import __version__
+from headprune.cli import demo, inspect, prune
+from headprune.cli.options import state
+from headprune.errors import HeadpruneError
+
+app = typer.Typer(
+    name="headprune",
+    help="Which attention heads does your Transformer need? Remove the rest for real.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("inspect")(inspect.inspect)
+app.command("prune")(prune.prune)
+app.command("demo")(demo.demo)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"headprune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    state.debug = debug
+
+
+def main() -> None:
+    """Entry point: an error of ours is one line, a broken pipe or Ctrl-C is none."""
+    try:
+        app()
+    except HeadpruneError as error:
+        if state.debug:
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        sys.exit(130)

@@ -1,0 +1,107 @@
+"""What the commands share: options, amounts, loading a model, progress."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headprune.errors import CheckpointError, HeadpruneError, MaskError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass
+class State:
+    debug: bool = False
+
+
+state = State()
+
+Model = Annotated[str, typer.Argument(help="A model: a folder, or a name on the hub.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
+Device = Annotated[str, typer.Option(help="Where to run: cpu, cuda, mps, …")]
+RemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model. Off unless you ask for it.")
+]
+
+
+def amount(text: str) -> float | int:
+    """`50%` is a share, `72` a count."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
+    if not match or (not match[2] and "." in match[1]):
+        raise MaskError(f"'{text}' is not an amount of heads. Expected a share like 50% or a count like 72.")
+    return float(match[1]) / 100 if match[2] else int(match[1])
+
+
+def load_model(name: str, device: str, *, trust_remote_code: bool = False) -> nn.Module:
+    """The model in the class that its config names, in evaluation mode."""
+    import transformers
+
+    quiet_transformers()
+    try:
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        cls = _model_class(transformers, config)
+        more: dict[str, Any] = {"trust_remote_code": True} if trust_remote_code else {}
+        model: nn.Module = cls.from_pretrained(name, config=config, **more).to(device).eval()
+    except HeadpruneError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"'{name}' cannot be loaded: {error}. Expected a folder with config.json and weights, or a hub name."
+        ) from error
+    return model
+
+
+def _model_class(transformers: Any, config: Any) -> Any:
+    for architecture in config.architectures or ():
+        cls = getattr(transformers, architecture, None)
+        if cls is not None:
+            return cls
+    return transformers.AutoModel
+
+
+def quiet_transformers() -> None:
+    """Loading reports and progress bars of transformers would drown ours."""
+    import transformers
+
+    if not state.debug:
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Any]:
+    """A progress bar on stderr, gone when done; call the result with the name of each step as it begins."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        begun = False
+
+        def step(name: str) -> None:
+            nonlocal begun
+            bar.update(task, description=name, advance=1 if begun else 0)
+            begun = True
+
+        yield step
+
+
+def check_writable(folder: Path) -> Path:
+    """Find out before the work, not after it."""
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise CheckpointError(f"'{folder}' cannot be written: '{existing}' is not a writable folder. Choose another --out.")
+    return folder

@@ -1,0 +1,88 @@
+"""`plan`: what a pruning would remove and what it would save, without doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from headprune.counting import Count, count_macs, count_parameters
+from headprune.heads import HeadMap, HeadMask
+from headprune.masking import EmptySite
+from headprune.sites.example import example_inputs
+from headprune.sites.find import unwrapped
+from headprune.surgery.prune import tried
+from headprune.surgery.units import Gqa
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pruning before it is done. `str` is a table for people, `to_dict` is for programs."""
+
+    before: HeadMap
+    after: HeadMap
+    parameters_before: Count
+    parameters_after: Count
+    macs_before: Count
+    macs_after: Count
+
+    @property
+    def removed(self) -> HeadMask:
+        return HeadMask.full(self.before) - HeadMask.full(self.after)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "removed": {site: heads for site, heads in self.removed.to_dict().items() if heads},
+            "heads": [len(self.before), len(self.after)],
+            "kv_heads": [sum(s.num_kv_heads for s in self.before), sum(s.num_kv_heads for s in self.after)],
+            "parameters": [self.parameters_before.total, self.parameters_after.total],
+            "macs": [self.macs_before.total, self.macs_after.total],
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        for old, new in zip(self.before, self.after, strict=True):
+            gone = [head for head in old.kept if head not in new.kept]
+            if gone:
+                kv = f", {old.num_kv_heads} -> {new.num_kv_heads} KV heads" if old.num_kv_heads < old.num_heads else ""
+                lines.append(f"{old.id}: {old.num_heads} -> {new.num_heads} heads{kv}; goes: {gone}")
+        lines.append(self.summary())
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """The one line a person wants to know."""
+        gone = len(self.before) - len(self.after)
+        parameters = self.parameters_before.total - self.parameters_after.total
+        macs = 1 - self.macs_after.total / max(1, self.macs_before.total)
+        return (
+            f"{gone} of {len(self.before)} heads ({parameters / 1e6:.3g} M of "
+            f"{self.parameters_before.total / 1e6:.3g} M parameters, {macs:.0%} of MACs)"
+        )
+
+
+def plan(
+    model: nn.Module,
+    mask: HeadMask,
+    *,
+    gqa: Gqa | None = None,
+    empty_site: EmptySite = "bias",
+    example: Mapping[str, Any] | None = None,
+) -> Plan:
+    """What `prune_` with the same arguments would remove: heads, parameters, MACs (on `example`).
+
+    The cut is made, counted and undone, so what is reported is what would be.
+    """
+    model = unwrapped(model)
+    inputs = example if example is not None else example_inputs(model)
+    with tried(model, mask, gqa=gqa, empty_site=empty_site, example=example) as (before, after):
+        parameters_after, macs_after = count_parameters(model, after), count_macs(model, after, inputs)
+    return Plan(
+        before=before,
+        after=after,
+        parameters_before=count_parameters(model, before),
+        parameters_after=parameters_after,
+        macs_before=count_macs(model, before, inputs),
+        macs_after=macs_after,
+    )
