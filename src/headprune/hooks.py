@@ -10,7 +10,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +19,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headprune.errors import MaskError
-
-_watching: ContextVar[bool] = ContextVar("headprune_watching", default=False)
-
 
 # ---------------------------------------------------------------- multiplying heads
 
@@ -34,9 +30,7 @@ class HeadFactor:
     name: str  # of the site, for messages
     factor: Tensor  # (heads,) or (batch, heads)
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if _watching.get():
-            return None  # finding heads looks at the model as it is without masks
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         inputs = args[0]  # (..., heads * width)
         factor = self.factor.to(device=inputs.device, dtype=inputs.dtype)
         if factor.dim() == 2:
@@ -286,17 +280,29 @@ def watched(model: nn.Module) -> Iterator[Watch]:
 
     operations = _AttentionOperations(watch, current)
     handles = []
-    token = _watching.set(True)
     try:
-        with called_projections(model), _watched_interface(operations, paths), operations:
+        with _unscaled(model), called_projections(model), _watched_interface(operations, paths), operations:
             for module in paths:
                 handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
                 handles.append(module.register_forward_hook(leave, with_kwargs=True))
             yield watch
     finally:
-        _watching.reset(token)
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _unscaled(model: nn.Module) -> Iterator[None]:
+    """Look at the model as it is without masks, also inside a `masked` block."""
+    paused = []
+    for module in model.modules():
+        hooks = module._forward_pre_hooks
+        paused += [(hooks, key, hooks.pop(key)) for key in list(hooks) if isinstance(hooks[key], HeadFactor)]
+    try:
+        yield
+    finally:
+        for hooks, key, factor in paused:
+            hooks[key] = factor
 
 
 @contextmanager

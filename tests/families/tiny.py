@@ -154,3 +154,26 @@ def tiny_model(family: str, seed: int = 0, **more: Any) -> nn.Module:
             # Biases and sinks are initialised to zero and weights to 0.02: both would hide mistakes.
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
     return model.eval()
+
+
+def padded_batch(model: nn.Module) -> dict[str, Any]:
+    """An example whose second row is padded, where the model takes tokens."""
+    from headprune.sites.example import example_inputs
+
+    batch = example_inputs(model, seed=1)
+    if "attention_mask" in batch:
+        batch["attention_mask"][1, 4:] = 0
+    return batch
+
+
+def expected_sites(family: str) -> dict[str, int]:
+    """How many sites of each component a tiny model has: two layers of each, unless noted."""
+    if family in ENCODERS:
+        return {"encoder": 1 if family == "albert" else 2}
+    if family in DECODERS:
+        return {"decoder": 2}
+    if family in SEQ2SEQ:
+        return {"encoder": 2, "decoder": 2, "cross": 2}
+    return {"clip": {"encoder": 2, "decoder": 2}, "siglip": {"encoder": 4, "cross": 1}, "swin": {"encoder": 4}}.get(
+        family, {"encoder": 2}
+    )

@@ -56,8 +56,13 @@ class _CannotUse(Exception):
 
 def examine(model: nn.Module, example: Mapping[str, Any] | None = None) -> Examination:
     """Run the model once and take its attention apart."""
-    with _free_gradients(model), watched(model) as watch:
-        run(model, example)
+    with _free_gradients(model):
+        with watched(model) as watch:
+            run(model, example)
+        return _take_apart(model, watch)
+
+
+def _take_apart(model: nn.Module, watch: Watch) -> Examination:
     calls = sorted(watch.calls, key=lambda call: call.order)
     by_path: dict[str, list[AttentionEvent]] = {}
     for event in watch.events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from torch import nn
@@ -59,8 +60,22 @@ def find_module(model: nn.Module, stored: str) -> tuple[str, nn.Module] | None:
 
 def write(model: nn.Module, entry: dict[str, Any]) -> None:
     """Put the entry into the config that `save_pretrained` writes; a plain module keeps it itself."""
-    config = getattr(model, "config", None)
-    if config is None:
+    if getattr(model, "config", None) is None:
         model._headprune_record = entry  # type: ignore[assignment]
-    else:
-        setattr(config, ENTRY, entry)
+        return
+    if getattr(model.config, ENTRY, None) is None:
+        _own_config(model)
+    setattr(model.config, ENTRY, entry)
+
+
+def _own_config(model: nn.Module) -> None:
+    """Give the model a config of its own: two models built from one config object must not share the entry."""
+    copies: dict[int, Any] = {}
+    copy.deepcopy(model.config, copies)
+    for module in model.modules():
+        config = vars(module).get("config")
+        if id(config) in copies:
+            module.config = copies[id(config)]
+        base = getattr(config, "headprune_base", None)  # the view of a pruned block
+        if base is not None and id(base) in copies:
+            config.__dict__["headprune_base"] = copies[id(base)]

@@ -48,11 +48,30 @@ def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
         result = original(self, *args, **kwargs)
         entry = record.read(self)
         if entry is not None:
-            record.recorded_heads(entry)
-            apply_(self, Edits.from_dict(entry.get("edits")), stored=True)
+            apply_(self, _checked_edits(entry), stored=True)
         return result
 
     return post_init
+
+
+def _checked_edits(entry: dict[str, Any]) -> Edits:
+    """The edits of a config, if they agree with the heads that it says are left."""
+    edits = Edits.from_dict(entry.get("edits"))
+    for site in record.recorded_heads(entry):
+        cut = edits.slices.get(site.output, {}).get("weight")
+        columns = [head * site.head_dim + i for head in site.kept for i in range(site.head_dim)]
+        if site.num_heads == 0:
+            agrees = site.output in edits.stubs
+        elif site.num_heads == site.original_num_heads:
+            agrees = cut is None and site.output not in edits.stubs
+        else:
+            agrees = cut is not None and list(cut.keep) == columns
+        if not agrees:
+            raise CheckpointError(
+                f"The config says that {site.id} keeps heads {list(site.kept)}, but cuts its weights otherwise. The "
+                "'headprune' entry was edited by hand: save the pruned model again."
+            )
+    return edits
 
 
 def _with_safe_saving(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -200,7 +200,7 @@ def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: Empt
         factor = torch.zeros(anatomy.heads)
         if not cut.is_empty:
             factor[cut.positions] = 1.0
-        answer: torch.Tensor = output(*(HeadFactor(cut.site.id, factor)(output, (contexts[0],)) or ()))
+        answer: torch.Tensor = output(*HeadFactor(cut.site.id, factor)(output, (contexts[0],)))
     return torch.zeros_like(answer) if cut.is_empty and empty_site == "skip" else answer
 
 

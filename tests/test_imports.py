@@ -1,0 +1,113 @@
+"""Importing headprune is cheap, and teaches transformers in whatever order the two are imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import headprune as hp
+from tests.families.tiny import tiny_model
+
+
+def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_importing_headprune_loads_neither_torch_nor_transformers():
+    """Lazy attributes; the loading hook waits for transformers."""
+    code = "import sys, headprune; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+    assert run_python(code).stdout.strip() == "[]"
+
+
+def test_import_and_help_are_quick():
+    """Under 0.2 s and 0.5 s; the best of five, since the machine may be busy."""
+    start_python = min(_seconds([sys.executable, "-c", "pass"]) for _ in range(5))
+    imported = min(_seconds([sys.executable, "-c", "import headprune"]) for _ in range(5))
+    helped = min(_seconds([sys.executable, "-m", "headprune", "--help"]) for _ in range(5))
+    assert imported - start_python < 0.2
+    assert helped < 0.5 + start_python
+
+
+def _seconds(command: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, capture_output=True, check=True)
+    return time.perf_counter() - start
+
+
+def test_every_public_name_can_be_had():
+    """And unknown ones are attribute errors."""
+    for name in hp.__all__:
+        assert getattr(hp, name) is not None
+    assert set(hp.__all__) <= set(dir(hp))
+    with pytest.raises(AttributeError, match="no_such"):
+        hp.no_such  # noqa: B018
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory):
+    """A checkpoint with a ragged and an empty layer, a batch, and what it answers."""
+    model = tiny_model("bert")
+    mask = hp.HeadMask.full(hp.find_heads(model)).without("encoder.0", "encoder.1:2")
+    hp.prune_(model, mask)
+    folder = tmp_path_factory.mktemp("ragged")
+    model.save_pretrained(folder)
+    ids = torch.tensor([[3, 4, 5, 6], [7, 8, 9, 10]])
+    with torch.no_grad():
+        return folder, ids.tolist(), model(ids).logits.tolist()
+
+
+ORDERS = {
+    "headprune first": "import headprune; from transformers import AutoModelForSequenceClassification as Auto",
+    "transformers first": "from transformers import AutoModelForSequenceClassification as Auto; import headprune",
+    "class loaded first": "from transformers import BertForSequenceClassification as Auto; import headprune",
+    "lazily afterwards": "import transformers, headprune; Auto = transformers.AutoModelForSequenceClassification",
+}
+
+LOAD = """
+import sys, json, torch
+folder, ids = sys.argv[1], torch.tensor(json.loads(sys.argv[2]))
+model = Auto.from_pretrained(folder).eval()
+with torch.no_grad():
+    print(json.dumps(model(ids).logits.tolist()))
+model.train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+before = model(ids, labels=torch.tensor([0, 1])).loss
+before.backward()
+optimizer.step()
+print(float(before), float(model(ids, labels=torch.tensor([0, 1])).loss))
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_fresh_process_loads_and_trains_a_pruned_checkpoint(order, ragged):
+    """The same logits, and a fine-tuning step, whichever is imported first."""
+    import json
+
+    folder, ids, logits = ragged
+    done = run_python(ORDERS[order] + LOAD, str(folder), json.dumps(ids))
+    assert done.returncode == 0, done.stderr
+    found, losses = done.stdout.strip().splitlines()[-2:]
+    assert json.loads(found) == logits
+    before, after = map(float, losses.split())
+    assert before != after
+
+
+def test_without_headprune_a_pruned_checkpoint_does_not_load(ragged):
+    """transformers stops with its own size error; it never fills in random weights."""
+    done = run_python("import sys; from transformers import AutoModelForSequenceClassification as A; A.from_pretrained(sys.argv[1])", str(ragged[0]))
+    assert done.returncode != 0
+    assert "mismatch" in done.stderr.lower()
+
+
+def test_without_headprune_a_checkpoint_with_only_emptied_sites_does_not_load_either(tmp_path):
+    """Stubs keep a weight of another shape for exactly this."""
+    model = tiny_model("llama")
+    hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("decoder.1"))
+    model.save_pretrained(tmp_path)
+    done = run_python("import sys; from transformers import AutoModelForCausalLM as A; A.from_pretrained(sys.argv[1])", str(tmp_path))
+    assert done.returncode != 0
+    assert "mismatch" in done.stderr.lower()

@@ -1,0 +1,71 @@
+"""What the README says is true: every code block is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_all_blocks_are_of_a_kind_that_is_run():
+    """A new kind of block needs a test first."""
+    assert {language for language, _ in BLOCKS} == {"python", "console"}
+
+
+def test_the_python_blocks_run_one_after_the_other(tmp_path):
+    """In one fresh process, as a reader would type them."""
+    code = "\n".join(text for language, text in BLOCKS if language == "python")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "36 heads left" in done.stdout
+
+
+COMMANDS = [
+    line.removeprefix("$ ").split("  #")[0].strip()
+    for language, text in BLOCKS
+    if language == "console"
+    for line in text.splitlines()
+    if line.startswith("$ ")
+]
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("headprune")])
+def test_the_headprune_commands_run(command, tmp_path, minilm):
+    """With a real model in the place of `path/to/model`."""
+    words = [str(minilm) if word == "path/to/model" else word for word in shlex.split(command)]
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make")])
+def test_the_make_targets_exist(command):
+    """`make -n` knows how to build them."""
+    done = subprocess.run([*shlex.split(command), "-n"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_else_is_promised():
+    """The remaining commands install the package."""
+    rest = [c for c in COMMANDS if not c.startswith(("headprune", "make"))]
+    assert rest == ["pip install headprune"]
+
+
+def test_the_families_in_the_readme_are_those_that_are_tested():
+    """The table is the test's list."""
+    from tests.families.tiny import FAMILIES
+
+    text = (ROOT / "README.md").read_text()
+    listed = [name.strip() for row in re.findall(r"^\| (?:enc|dec|vis)[^|]*\|([^|]*)\|$", text, re.M) for name in row.split(",")]
+    assert sorted(listed) == sorted(FAMILIES)
+    assert f"These {len(FAMILIES)} families" in text
