@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from headprune.heads import HeadMap, HeadMask, HeadScores, Site
 
 
-def site(component: str, layer: int, heads: int, kv_heads: int | None = None, kept: tuple[int, ...] | None = None) -> Site:
+def site(
+    component: str, layer: int, heads: int, kv_heads: int | None = None, kept: tuple[int, ...] | None = None
+) -> Site:
     """A site as `find_heads` would make it."""
     kv_heads = kv_heads or heads
     kept = tuple(range(heads)) if kept is None else kept

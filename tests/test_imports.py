@@ -98,7 +98,10 @@ def test_a_fresh_process_loads_and_trains_a_pruned_checkpoint(order, ragged):
 
 def test_without_headprune_a_pruned_checkpoint_does_not_load(ragged):
     """transformers stops with its own size error; it never fills in random weights."""
-    done = run_python("import sys; from transformers import AutoModelForSequenceClassification as A; A.from_pretrained(sys.argv[1])", str(ragged[0]))
+    done = run_python(
+        "import sys; from transformers import AutoModelForSequenceClassification as A; A.from_pretrained(sys.argv[1])",
+        str(ragged[0]),
+    )
     assert done.returncode != 0
     assert "mismatch" in done.stderr.lower()
 
@@ -108,6 +111,8 @@ def test_without_headprune_a_checkpoint_with_only_emptied_sites_does_not_load_ei
     model = tiny_model("llama")
     hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("decoder.1"))
     model.save_pretrained(tmp_path)
-    done = run_python("import sys; from transformers import AutoModelForCausalLM as A; A.from_pretrained(sys.argv[1])", str(tmp_path))
+    done = run_python(
+        "import sys; from transformers import AutoModelForCausalLM as A; A.from_pretrained(sys.argv[1])", str(tmp_path)
+    )
     assert done.returncode != 0
     assert "mismatch" in done.stderr.lower()

@@ -19,7 +19,7 @@ LAYERS = [
     "masking",
     "counting",
     "surgery",
-    "measure",
+    "measuring",
     "import_hook",  # names the checkpoint module, which it imports only when transformers is loaded
     "__init__",
     "cli",
@@ -61,7 +61,7 @@ def test_a_module_imports_only_from_above(path):
     mine = LAYERS.index(layer_of(path))
     for name, line in imports_of(path):
         layer = layer_of_import(name)
-        if layer is not None and path.name != "__init__.py" or (layer and layer_of(path) != "__init__"):
+        if (layer is not None and path.name != "__init__.py") or (layer and layer_of(path) != "__init__"):
             assert LAYERS.index(layer) <= mine, f"{path.name}:{line} imports {name}"
 
 
@@ -81,6 +81,12 @@ def test_values_know_no_model_code():
 def test_the_library_does_not_print_and_runs_no_foreign_code():
     """No print, no pickle, no eval, no exec."""
     for path in FILES:
-        names = {node.func.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        names = {
+            node.func.id
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
         assert not names & {"print", "eval", "exec"}, path
-        assert not [name for name, _ in imports_of(path) if name.split(".")[0] in ("pickle", "dill", "cloudpickle")], path
+        assert not [name for name, _ in imports_of(path) if name.split(".")[0] in ("pickle", "dill", "cloudpickle")], (
+            path
+        )

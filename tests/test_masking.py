@@ -131,7 +131,7 @@ def test_weights_per_example_need_the_batch_first():
     """Swin folds windows into the batch: refused by name, not broadcast."""
     model = tiny_model("swin")
     site = hp.find_heads(model).sites[0]
-    with pytest.raises(MaskError, match="encoder.0.*not that batch"), hp.masked(model, {site.id: torch.ones(2, 2)}):
+    with pytest.raises(MaskError, match=r"encoder\.0.*not that batch"), hp.masked(model, {site.id: torch.ones(2, 2)}):
         logits(model, example_inputs(model))
 
 

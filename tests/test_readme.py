@@ -66,6 +66,10 @@ def test_the_families_in_the_readme_are_those_that_are_tested():
     from tests.families.tiny import FAMILIES
 
     text = (ROOT / "README.md").read_text()
-    listed = [name.strip() for row in re.findall(r"^\| (?:enc|dec|vis)[^|]*\|([^|]*)\|$", text, re.M) for name in row.split(",")]
+    listed = [
+        name.strip()
+        for row in re.findall(r"^\| (?:enc|dec|vis)[^|]*\|([^|]*)\|$", text, re.M)
+        for name in row.split(",")
+    ]
     assert sorted(listed) == sorted(FAMILIES)
     assert f"These {len(FAMILIES)} families" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig, BertLMHeadModel, CONFIG_MAPPING
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig, BertLMHeadModel
 
 import headprune as hp
 from headprune.errors import ExampleError, UnsupportedModelError
@@ -86,7 +86,11 @@ def test_hybrids_have_gaps():
 
 @pytest.mark.parametrize(
     ("family", "kv", "groups"),
-    [("llama", 2, ((0, 1), (2, 3))), ("gpt2", 4, ((0,), (1,), (2,), (3,))), ("deepseek_v3", 4, ((0,), (1,), (2,), (3,)))],
+    [
+        ("llama", 2, ((0, 1), (2, 3))),
+        ("gpt2", 4, ((0,), (1,), (2,), (3,))),
+        ("deepseek_v3", 4, ((0,), (1,), (2,), (3,))),
+    ],
 )
 def test_groups_are_the_heads_that_share_keys_and_values(family, kv, groups):
     """GQA, MHA and latent attention, by gradients."""

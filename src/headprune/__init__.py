@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headprune.heads import HeadMask as HeadMask
     from headprune.heads import HeadScores as HeadScores
     from headprune.masking import masked as masked
-    from headprune.measure import measure as measure
+    from headprune.measuring import measure as measure
     from headprune.sites import find_heads as find_heads
     from headprune.surgery.plan import plan as plan
     from headprune.surgery.prune import prune_ as prune_
@@ -33,7 +33,7 @@ _PUBLIC = {
     "HeadpruneError": "headprune.errors",
     "find_heads": "headprune.sites",
     "masked": "headprune.masking",
-    "measure": "headprune.measure",
+    "measure": "headprune.measuring",
     "plan": "headprune.surgery.plan",
     "prune_": "headprune.surgery.prune",
 }

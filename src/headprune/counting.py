@@ -6,7 +6,8 @@ or function it is in. Element-wise work (norms, activations, softmax) is not cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ def count_parameters(model: nn.Module, heads: HeadMap) -> Count:
 def count_macs(model: nn.Module, heads: HeadMap, example: Mapping[str, Any]) -> Count:
     """MACs of one forward pass on `example`."""
     counter = FlopCounterMode(display=False, custom_mapping=_CPU_KERNELS)
-    with torch.no_grad(), counter:
+    with torch.no_grad(), _frozen(model), counter:
         run(model, example)
     part_of = _Parts(model, heads)
     parts = dict.fromkeys(PARTS, 0)
@@ -52,6 +53,19 @@ def count_macs(model: nn.Module, heads: HeadMap, example: Mapping[str, Any]) -> 
         for operation, flops in operations.items():
             parts[part_of.operation(path, str(operation))] += flops // 2
     return Count.of(parts)
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """No weight asks for gradients: the counter stumbles over weights that are passed to a module as arguments."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
 
 def _own_counts(counts: Mapping[str, Mapping[Any, int]], root: str) -> dict[str, dict[Any, int]]:
@@ -106,9 +120,8 @@ class _Parts:
 
 
 def _is_weight_of_product(module: nn.Module) -> bool:
-    return not isinstance(module, nn.Embedding) and hasattr(module, "weight") and module.weight is not None and (
-        getattr(module.weight, "dim", lambda: 0)() == 2  # type: ignore[operator]
-    )
+    weight = getattr(module, "weight", None)
+    return not isinstance(module, nn.Embedding) and isinstance(weight, torch.Tensor) and weight.dim() == 2
 
 
 def _output_embeddings(model: nn.Module) -> nn.Module | None:

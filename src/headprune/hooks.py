@@ -420,9 +420,7 @@ def arguments_sliced_by(module: nn.Module) -> tuple[SlicedArgument, ...] | None:
 
 def slice_arguments_(module: nn.Module, arguments: Sequence[SlicedArgument]) -> Callable[[], None]:
     """Slice these arguments at every call from now on; returns the undo."""
-    old = [
-        (key, hook) for key, hook in module._forward_pre_hooks.items() if isinstance(hook, SliceArguments)
-    ]
+    old = [(key, hook) for key, hook in module._forward_pre_hooks.items() if isinstance(hook, SliceArguments)]
     for key, _ in old:
         del module._forward_pre_hooks[key]
         module._forward_pre_hooks_with_kwargs.pop(key, None)

@@ -47,7 +47,9 @@ def one_unit_fewer(heads, which=0):
 
 def test_all_sites_are_found(family, heads):
     """As many as the config says, with nothing left aside."""
-    assert {component: sum(s.component == component for s in heads) for component in heads.components} == expected_sites(family)
+    assert {
+        component: sum(s.component == component for s in heads) for component in heads.components
+    } == expected_sites(family)
     assert heads.skipped == ()
 
 
@@ -167,7 +169,9 @@ def test_a_pruned_model_trains_under_gradient_checkpointing(model, heads):
     if pruned.supports_gradient_checkpointing:
         pruned.gradient_checkpointing_enable()
     output = pruned(**example_inputs(model))
-    sum(x.float().square().mean() for x in output.to_tuple() if isinstance(x, torch.Tensor) and x.requires_grad).backward()
+    sum(
+        x.float().square().mean() for x in output.to_tuple() if isinstance(x, torch.Tensor) and x.requires_grad
+    ).backward()
     site = heads.sites[-1]
     weight = pruned.get_submodule(hp.find_heads(pruned)[site.id].output).weight
     assert weight.grad is not None

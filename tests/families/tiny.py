@@ -9,15 +9,13 @@ import transformers
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-ENCODERS = (
-    "bert roberta distilbert albert electra deberta-v2 mpnet modernbert xlm-roberta".split()
-)
+ENCODERS = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "mpnet", "modernbert", "xlm-roberta")
 DECODERS = (
-    "gpt2 gpt_neo gpt_neox opt bloom falcon mpt phi phi3 llama mistral mixtral qwen2 qwen3 gemma2 gemma3_text "
-    "gpt_oss deepseek_v3"
-).split()
-SEQ2SEQ = "t5 mt5 bart mbart marian m2m_100 pegasus whisper".split()
-OTHERS = "wav2vec2 vit deit dinov2 clip siglip swin".split()
+    "gpt2", "gpt_neo", "gpt_neox", "opt", "bloom", "falcon", "mpt", "phi", "phi3", "llama", "mistral", "mixtral",
+    "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v3",
+)  # fmt: skip
+SEQ2SEQ = ("t5", "mt5", "bart", "mbart", "marian", "m2m_100", "pegasus", "whisper")
+OTHERS = ("wav2vec2", "vit", "deit", "dinov2", "clip", "siglip", "swin")
 FAMILIES = (*ENCODERS, *DECODERS, *SEQ2SEQ, *OTHERS)
 
 # What a tiny model looks like, under every name that configs have for it.

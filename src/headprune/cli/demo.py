@@ -46,7 +46,7 @@ def demo(
     from headprune.heads import HeadMask
     from headprune.heads.files import write_text
     from headprune.masking import masked
-    from headprune.measure import measure
+    from headprune.measuring import measure
     from headprune.sites import find_heads
     from headprune.surgery.prune import perform
 

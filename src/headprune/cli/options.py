@@ -103,5 +103,7 @@ def check_writable(folder: Path) -> Path:
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise CheckpointError(f"'{folder}' cannot be written: '{existing}' is not a writable folder. Choose another --out.")
+        raise CheckpointError(
+            f"'{folder}' cannot be written: '{existing}' is not a writable folder. Choose another --out."
+        )
     return folder

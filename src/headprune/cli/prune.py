@@ -33,11 +33,13 @@ def prune(
     model: Model,
     out: Annotated[Path | None, typer.Option(help="Folder for the smaller model.")] = None,
     mask: Annotated[Path | None, typer.Option(help="A mask file: the heads that stay.")] = None,
-    heads: Annotated[
-        str | None, typer.Option(help="Heads or sites that go, by name: encoder.3:7,encoder.5 …")
+    heads: Annotated[str | None, typer.Option(help="Heads or sites that go, by name: encoder.3:7,encoder.5 …")] = None,
+    prune: Annotated[
+        str | None, typer.Option(help="How many heads go, at random: a share (50%) or a count (72).")
     ] = None,
-    prune: Annotated[str | None, typer.Option(help="How many heads go, at random: a share (50%) or a count (72).")] = None,
-    keep: Annotated[str | None, typer.Option(help="How many heads stay, at random: a share (50%) or a count (72).")] = None,
+    keep: Annotated[
+        str | None, typer.Option(help="How many heads stay, at random: a share (50%) or a count (72).")
+    ] = None,
     seed: Seed = 0,
     unit: Annotated[
         str, typer.Option(help="What goes together at random: head, group (KV group) or query (one head a group).")

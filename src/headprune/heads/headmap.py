@@ -94,7 +94,9 @@ class HeadMap:
     Iterating gives the sites; `len` is the number of heads; `heads["encoder.3"]` is a site; `str` is a table.
     """
 
-    def __init__(self, sites: tuple[Site, ...] = (), *, skipped: tuple[Skipped, ...] = (), model_type: str = "") -> None:
+    def __init__(
+        self, sites: tuple[Site, ...] = (), *, skipped: tuple[Skipped, ...] = (), model_type: str = ""
+    ) -> None:
         towers = list(dict.fromkeys(site.tower for site in sites))
         self._sites = tuple(
             sorted(sites, key=lambda s: (towers.index(s.tower), COMPONENTS.index(s.component), s.layer, s.id))
@@ -170,7 +172,9 @@ class HeadMap:
     def from_dict(cls, content: Mapping[str, Any]) -> HeadMap:
         sites, skipped = content.get("sites"), content.get("skipped", [])
         if not isinstance(sites, list) or not isinstance(skipped, list):
-            raise FileFormatError("A head map has a list of sites and a list of skipped blocks; one of them is missing.")
+            raise FileFormatError(
+                "A head map has a list of sites and a list of skipped blocks; one of them is missing."
+            )
         try:
             left_alone = tuple(Skipped(str(item["path"]), str(item["reason"])) for item in skipped)
         except (TypeError, KeyError) as error:

@@ -51,7 +51,7 @@ class HeadMask:
     def __init__(self, kept: Mapping[str, Iterable[int]], original: Mapping[str, int]) -> None:
         """Most callers want `full`, `empty`, `from_dict` or `random`. Sites not in `kept` keep no head."""
         self._original = dict(original)
-        self._kept: dict[str, tuple[int, ...]] = {site: () for site in self._original}
+        self._kept: dict[str, tuple[int, ...]] = dict.fromkeys(self._original, ())
         for site, heads in kept.items():
             if site not in self._original:
                 raise UnknownNameError(f"This model has no site '{site}'. {hint(site, self._original)}")
@@ -77,7 +77,7 @@ class HeadMask:
     def from_dict(cls, heads: HeadMap, kept: Mapping[str, Iterable[int]]) -> HeadMask:
         """Sites that `kept` does not name keep all their heads; `[]` empties a site."""
         lists = files.head_lists({site: _as_list(indices) for site, indices in kept.items()}, "mask")
-        mask = cls({site.id: site.kept for site in heads} | lists, heads.original_counts())
+        mask = cls({**{site.id: site.kept for site in heads}, **lists}, heads.original_counts())
         return mask.checked_for(heads)
 
     @classmethod
@@ -234,9 +234,7 @@ def head_units(heads: HeadMap, unit: Unit) -> list[tuple[HeadId, ...]]:
         return [(head,) for head in heads.heads()]
     if unit not in ("group", "query"):
         raise UnknownNameError(f"No unit called '{unit}'. {hint(unit, ('head', 'group', 'query'))}")
-    return [
-        tuple(HeadId(site.id, index) for index in members) for site in heads for members in _site_units(site, unit)
-    ]
+    return [tuple(HeadId(site.id, index) for index in members) for site in heads for members in _site_units(site, unit)]
 
 
 def _site_units(site: Site, unit: Unit) -> Iterable[tuple[int, ...]]:

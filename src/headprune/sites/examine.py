@@ -50,7 +50,7 @@ class Examination:
     skipped: tuple[Skipped, ...]
 
 
-class _CannotUse(Exception):
+class _CannotUseError(Exception):
     """Why one block is left alone."""
 
 
@@ -71,7 +71,7 @@ def _take_apart(model: nn.Module, watch: Watch) -> Examination:
     for path, events in by_path.items():
         try:
             anatomies.append(_anatomy(model, events, calls))
-        except _CannotUse as reason:
+        except _CannotUseError as reason:
             skipped.append(Skipped(path, str(reason)))
     outputs = [anatomy.output for anatomy in anatomies]
     for anatomy in list(anatomies):
@@ -84,10 +84,7 @@ def _take_apart(model: nn.Module, watch: Watch) -> Examination:
 def run(model: nn.Module, example: Mapping[str, Any] | None = None) -> Any:
     """The model's answer to an example batch, in evaluation mode, without a cache."""
     inputs = to_model(model, example if example is not None else example_inputs(model))
-    takes = inspect.signature(model.forward).parameters
-    if "use_cache" in takes and "use_cache" not in inputs:
-        inputs["use_cache"] = False
-    elif any(p.kind is p.VAR_KEYWORD for p in takes.values()) and _has_cache(model) and "use_cache" not in inputs:
+    if "use_cache" not in inputs and _takes_use_cache(model):
         inputs["use_cache"] = False
     try:
         with _eval_mode(model):
@@ -102,8 +99,10 @@ def run(model: nn.Module, example: Mapping[str, Any] | None = None) -> Any:
         ) from error
 
 
-def _has_cache(model: nn.Module) -> bool:
-    return getattr(getattr(model, "config", None), "use_cache", None) is not None
+def _takes_use_cache(model: nn.Module) -> bool:
+    takes = inspect.signature(model.forward).parameters
+    has_cache = getattr(getattr(model, "config", None), "use_cache", None) is not None
+    return "use_cache" in takes or (has_cache and any(p.kind is p.VAR_KEYWORD for p in takes.values()))
 
 
 def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call]) -> Anatomy:
@@ -111,12 +110,12 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call]) 
     output = _output_projection(event, calls)
     context: Tensor = output.args[0]
     if context.shape[-1] % event.heads:
-        raise _CannotUse(
+        raise _CannotUseError(
             f"its {event.heads} heads do not divide the {context.shape[-1]} inputs of the projection {output.path}"
         )
     backward = Backward(context, event.heads)
     if not axis_is_clean(backward, event.tensor, event.axis):
-        raise _CannotUse(f"the inputs of {output.path} are not one slice per head: heads are mixed before it")
+        raise _CannotUseError(f"the inputs of {output.path} are not one slice per head: heads are mixed before it")
     block = _block_call(event, output, calls)
     adapter = adapter_for(model.get_submodule(event.path))
     inner = [
@@ -168,7 +167,7 @@ def _output_projection(event: AttentionEvent, calls: list[Call]) -> Call:
         )
         if grad is not None:
             return call
-    raise _CannotUse("no linear projection receives its result")
+    raise _CannotUseError("no linear projection receives its result")
 
 
 def _block_call(event: AttentionEvent, output: Call, calls: list[Call]) -> Call:
@@ -179,7 +178,7 @@ def _block_call(event: AttentionEvent, output: Call, calls: list[Call]) -> Call:
         if call.order < event.order and _inside(event.path, call.path) and _inside(output.path, call.path)
     ]
     if not around:
-        raise _CannotUse(f"no called module holds both it and its output projection {output.path}")
+        raise _CannotUseError(f"no called module holds both it and its output projection {output.path}")
     longest = max(len(call.path) for call in around)
     return [call for call in around if len(call.path) == longest][-1]
 

@@ -90,8 +90,12 @@ def remember(model: nn.Module, heads: HeadMap) -> None:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model behind `torch.compile`."""
-    return model._orig_mod if isinstance(getattr(model, "_orig_mod", None), nn.Module) else model  # type: ignore[return-value]
+    """The model behind `torch.compile` and peft's wrapper."""
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        return unwrapped(model._orig_mod)  # type: ignore[arg-type]
+    if hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
+        return unwrapped(model.get_base_model())  # type: ignore[operator]
+    return model
 
 
 def _remembered_sites(model: nn.Module, found: Mapping[str, Site]) -> dict[str, Site]:

@@ -98,4 +98,5 @@ def _layers_before(model: nn.Module, stage: tuple[str, int], inner: tuple[str, i
     """How many layers the stages before this one have."""
     stages, index = stage
     rest = inner[0].removeprefix(f"{stages}.{index}.")
-    return sum(len(model.get_submodule(f"{stages}.{i}.{rest}")) for i in range(index))  # type: ignore[arg-type]
+    lists: list[Any] = [model.get_submodule(f"{stages}.{i}.{rest}") for i in range(index)]
+    return sum(map(len, lists))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -43,14 +44,15 @@ def is_projection(module: nn.Module) -> bool:
 def input_width(module: nn.Module) -> int:
     shape = layout(module)
     if shape is not None:
-        return int(module.weight.shape[shape.in_dim])  # type: ignore[union-attr]
+        weight: Any = module.weight
+        return int(weight.shape[shape.in_dim])
     return int(module.in_features)  # type: ignore[arg-type]
 
 
 def why_not_sliceable(module: nn.Module) -> str | None:
     """Why a projection cannot be cut, with what to do about it; None if it can."""
     if layout(module) is not None:
-        if module.weight.is_meta:  # type: ignore[union-attr]
+        if module.weight.is_meta:
             return "its weights are not in memory (meta device or offloaded). Load the model without offloading first."
         return None
     if hasattr(module, "base_layer"):

@@ -26,8 +26,8 @@ def _section(entry: dict[str, Any]) -> str:
     lines = [
         "## Removed attention heads",
         "",
-        f"{original - len(heads)} of {original} attention heads were removed. Heads count from 0, by their index in the "
-        "original model.",
+        f"{original - len(heads)} of {original} attention heads were removed. Heads count from 0, by their "
+        "index in the original model.",
         "",
         "| site | heads left | of | removed |",
         "|---|---|---|---|",

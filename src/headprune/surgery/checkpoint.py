@@ -84,7 +84,7 @@ def _with_safe_saving(original: Callable[..., Any]) -> Callable[..., Any]:
             )
         entry = record.read(self)
         main_process = args[0] if args else kwargs.get("is_main_process", True)
-        if entry is None or kwargs.get("push_to_hub") or not main_process or os.path.isfile(save_directory):
+        if entry is None or kwargs.get("push_to_hub") or not main_process or Path(save_directory).is_file():
             return original(self, save_directory, *args, **kwargs)
         target = Path(save_directory)
         try:
@@ -117,7 +117,7 @@ def _save_beside(target: Path, entry: dict[str, Any], save: Callable[[Path], obj
         fresh = sorted(path.name for path in folder.iterdir())
         stale = [path for path in _weight_files(target) if path.name not in fresh]
         for name in fresh:
-            os.replace(folder / name, target / name)
+            (folder / name).replace(target / name)
         for path in stale:
             path.unlink()
     finally:

@@ -32,7 +32,9 @@ def site_edits(model: nn.Module, anatomy: Anatomy, cut: Cut, *, skip_bias: bool)
         if reason:
             raise UnsupportedModelError(f"{where} cannot be pruned: {path}: {reason}")
     for path, owners in anatomy.channels.items():
-        _cut_projection(edits, model.get_submodule(path), path, _kept_channels(owners, cut, where), owners.shape[1], cut)
+        _cut_projection(
+            edits, model.get_submodule(path), path, _kept_channels(owners, cut, where), owners.shape[1], cut
+        )
     for path, (dim, owners) in anatomy.parameters.items():
         module, _, name = path.rpartition(".")
         keep = owners[cut.positions].any(0).nonzero().flatten().tolist()
@@ -84,9 +86,7 @@ def sliced_arguments(model: nn.Module, anatomy: Anatomy, cut: Cut) -> tuple[Slic
     return tuple(found)
 
 
-def _separates_heads(
-    model: nn.Module, anatomy: Anatomy, name: str, position: int, value: Tensor, dim: int
-) -> bool:
+def _separates_heads(model: nn.Module, anatomy: Anatomy, name: str, position: int, value: Tensor, dim: int) -> bool:
     """Whether entry h of an argument's dimension acts on head h alone."""
     leaf = value.detach().clone().requires_grad_()
     args, kwargs = list(anatomy.call.args), dict(anatomy.call.kwargs)

@@ -69,7 +69,9 @@ class Edits:
         for path, tensors in later.slices.items():
             for name, new in tensors.items():
                 old = slices.setdefault(path, {}).get(name)
-                slices[path][name] = new if old is None else Slice(old.dim, old.size, tuple(old.keep[i] for i in new.keep))
+                slices[path][name] = (
+                    new if old is None else Slice(old.dim, old.size, tuple(old.keep[i] for i in new.keep))
+                )
         for path in later.stubs:
             slices.pop(path, None)
         return Edits(
@@ -126,7 +128,9 @@ class Edits:
                     _text(path): {_text(name): _read_slice(value) for name, value in tensors.items()}
                     for path, tensors in content["slices"].items()
                 },
-                attributes={_text(p): {_name(k): _whole(v) for k, v in d.items()} for p, d in content["attributes"].items()},
+                attributes={
+                    _text(p): {_name(k): _whole(v) for k, v in d.items()} for p, d in content["attributes"].items()
+                },
                 stubs={_text(path): _read_stub(value) for path, value in content["stubs"].items()},
                 configs={_text(p): {_name(k): _whole(v) for k, v in d.items()} for p, d in content["configs"].items()},
                 attention={_text(path): _read_attention(value) for path, value in content["attention"].items()},
@@ -241,16 +245,16 @@ def _replace_by_stub(
     elif isinstance(bias, nn.Parameter) and bias.shape == (stub.width,):
         new = BiasOnly(stub.width, bias)
     else:
-        raise CheckpointError(f"The checkpoint keeps a bias of {stub.width} numbers at {path}; the model has none such.")
+        raise CheckpointError(
+            f"The checkpoint keeps a bias of {stub.width} numbers at {path}; the model has none such."
+        )
     like = next(iter(module.parameters()), None)
     if like is not None:
         new.to(device=like.device, dtype=like.dtype)
     _swap(model, path, new, journal, stored)
 
 
-def _replace_multihead(
-    model: nn.Module, path: str, module: nn.Module | None, journal: Journal, stored: bool
-) -> None:
+def _replace_multihead(model: nn.Module, path: str, module: nn.Module | None, journal: Journal, stored: bool) -> None:
     if module is None or isinstance(module, SlicedMultihead):
         return
     if not isinstance(module, nn.MultiheadAttention):

@@ -133,7 +133,7 @@ def _cut_out(
 def _refuse_unfit_models(model: nn.Module) -> None:
     if is_masked(model):
         raise UnsupportedModelError("The model is inside a `masked` block. Leave the block, then prune.")
-    if hasattr(model, "peft_config"):
+    if any(hasattr(module, "base_layer") and hasattr(module, "merge") for module in model.modules()):
         raise UnsupportedModelError(
             "The model carries an adapter (LoRA or another of peft). Merge it first: model = model.merge_and_unload()."
         )
@@ -253,7 +253,7 @@ def _write_record(model: nn.Module, outcome: Outcome, about: Mapping[str, str] |
         for site in after
     )
     gone = HeadMask.full(before) - HeadMask.full(after)
-    step = {"removed": {site: heads for site, heads in gone.to_dict().items() if heads}}
+    step: dict[str, Any] = {"removed": {site: heads for site, heads in gone.to_dict().items() if heads}}
     step |= {key: str(value) for key, value in (about or {}).items()}
     entry = {
         "version": record.VERSION,
@@ -262,4 +262,3 @@ def _write_record(model: nn.Module, outcome: Outcome, about: Mapping[str, str] |
         "history": [*(old or {}).get("history", []), step],
     }
     record.write(model, entry)
-

@@ -116,7 +116,8 @@ class SlicedMultihead(nn.Module):
         packed: Any = self.in_proj_weight
         split = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
         parts = packed.chunk(3) if packed is not None else split
-        biases: Any = self.in_proj_bias.chunk(3) if self.in_proj_bias is not None else (None, None, None)
+        packed_bias: Any = self.in_proj_bias
+        biases = packed_bias.chunk(3) if packed_bias is not None else (None, None, None)
         return [
             F.linear(x, weight, bias).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
             for x, weight, bias in zip((query, key, value), parts, biases, strict=True)

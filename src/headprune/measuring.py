@@ -91,7 +91,9 @@ def measure(
 def sized_example(model: nn.Module, batch: int, length: int) -> dict[str, Any]:
     """An example of the given shape; the length is cut to what the model can take."""
     config = getattr(model, "config", None)
-    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_target_positions")]
+    limits = [
+        getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_target_positions")
+    ]
     longest = min([limit - 4 for limit in limits if isinstance(limit, int) and limit > 4] or [length])
     return example_inputs(model, batch=batch, length=max(2, min(length, longest)))
 
@@ -134,9 +136,7 @@ def _timing(
         times = interleaved([lambda m=m: run(m, inputs) for m in models], repeats, warmup, after)  # type: ignore[misc]
     control, control_low, control_high = ratio(times[0], times[1])
     speedup = ratio(times[2], times[0]) if against is not None else None
-    low, median, high = (
-        statistics.quantiles(times[0], n=4, method="inclusive") if repeats > 1 else (times[0][0],) * 3
-    )
+    low, median, high = statistics.quantiles(times[0], n=4, method="inclusive") if repeats > 1 else (times[0][0],) * 3
     return Timing(
         median=median,
         low=low,
@@ -162,7 +162,8 @@ def peak_memory(task: Callable[[], object], device: torch.device) -> int:
         return int(torch.cuda.max_memory_allocated(device) - before)
     with torch.no_grad(), _LiveBytes() as live:
         task()
-    return live.most
+    most: int = live.most
+    return most
 
 
 class _LiveBytes(TorchDispatchMode):
@@ -217,5 +218,5 @@ def cache_bytes_per_token(model: nn.Module, heads: HeadMap) -> int | None:
         if not layers:
             return None
         held = [(layer.keys, layer.values) for layer in layers if getattr(layer, "keys", None) is not None]
-        sizes.append(sum(k.numel() * k.element_size() + v.numel() * v.element_size() for k, v in held))
+        sizes.append(int(sum(k.numel() * k.element_size() + v.numel() * v.element_size() for k, v in held)))
     return (sizes[1] - sizes[0]) // 4
