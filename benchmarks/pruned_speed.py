@@ -173,9 +173,8 @@ def main() -> None:
     }
     write_text(RESULTS, json.dumps(result, indent=1) + "\n")
     for size, found in result["speedup"].items():
-        print(
-            f"batch {size}: A/A {found['control']:.3f} ({found['control_quartiles'][0]:.3f} to {found['control_quartiles'][1]:.3f})"
-        )
+        low, high = found["control_quartiles"]
+        print(f"batch {size}: A/A {found['control']:.3f} ({low:.3f} to {high:.3f})")
         for name in variants:
             f = found[name]
             print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,14 +40,14 @@ def _described(thing: object, name: str) -> list[str]:
 
 def _signature(thing: object) -> str:
     text = str(inspect.signature(thing))  # type: ignore[arg-type]
-    return text.replace("'", "").replace("typing.", "")
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text).replace("typing.", "")
 
 
 def _member(name: str, value: object) -> list[str]:
     if name.startswith("_"):
         return []
     if isinstance(value, property):
-        return ["", f"**`.{name}`**: {inspect.getdoc(value) or ''}"]
+        return ["", f"**`.{name}`**: {inspect.getdoc(value)}"] if inspect.getdoc(value) else []
     function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     if not inspect.isfunction(function) or not inspect.getdoc(function):
         return []

@@ -152,10 +152,6 @@ def keep_other_heads(config):
     site["kept"], site["groups"] = [0, 1, 2], [[0], [1], [2]]
 
 
-def fewer_layers(config):
-    config["num_hidden_layers"] = 1
-
-
 def other_width(config):
     config["hidden_size"] = 64
 

@@ -1,0 +1,42 @@
+"""The only place that registers hooks or wraps attention functions.
+
+Three uses: multiplying heads (masks and gates), watching one forward pass (finding heads), and slicing what a pruned
+block receives for all heads although it has only some (position biases made elsewhere in the model).
+"""
+
+from headprune.hooks.scaling import (
+    HeadFactor,
+    called_projections,
+    captured_input,
+    captured_output,
+    fresh_compilation,
+    scaled_inputs,
+    silent_outputs,
+)
+from headprune.hooks.staying import (
+    PRUNED_ATTENTION,
+    SlicedArgument,
+    arguments_sliced_by,
+    register_attention_function,
+    slice_arguments_,
+)
+from headprune.hooks.watching import AttentionEvent, Call, Watch, watched
+
+__all__ = [
+    "PRUNED_ATTENTION",
+    "AttentionEvent",
+    "Call",
+    "HeadFactor",
+    "SlicedArgument",
+    "Watch",
+    "arguments_sliced_by",
+    "called_projections",
+    "captured_input",
+    "captured_output",
+    "fresh_compilation",
+    "register_attention_function",
+    "scaled_inputs",
+    "silent_outputs",
+    "slice_arguments_",
+    "watched",
+]

@@ -1,0 +1,189 @@
+"""Watching one forward pass: every module call and every softmax attention."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headprune.hooks.scaling import HeadFactor, called_projections
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a module: what went in and came out, and when."""
+
+    path: str
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    order: int  # when it began
+
+
+@dataclass(frozen=True)
+class AttentionEvent:
+    """Softmax attention took place: `tensor` holds the result (or the probabilities), one entry per head on `axis`."""
+
+    path: str  # the module in whose forward it happened
+    tensor: Tensor
+    axis: int
+    heads: int
+    order: int
+    key_input: Tensor | None = None  # what nn.MultiheadAttention projects to keys and values
+    query_is_key: bool = False
+
+
+@dataclass
+class Watch:
+    """Everything seen during one forward pass."""
+
+    calls: list[Call] = field(default_factory=list)
+    events: list[AttentionEvent] = field(default_factory=list)
+    clock: int = 0
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+
+_SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax}
+
+
+class _AttentionOperations(TorchFunctionMode):
+    """Sees softmax and fused attention wherever they are called."""
+
+    def __init__(self, watch: Watch, current: Callable[[], str | None]) -> None:
+        super().__init__()
+        self.watch, self.current = watch, current
+        self.muted = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self.muted or not torch.is_grad_enabled():
+            return result
+        if func is F.scaled_dot_product_attention and result.dim() == 4:
+            return self.note(result, axis=1)  # (batch, heads, queries, width)
+        if func in _SOFTMAX and result.dim() == 4 and _last_dimension(result, args, kwargs):
+            return self.note(result, axis=1)  # (batch, heads, queries, keys)
+        if func is F.multi_head_attention_forward:
+            query, key, heads = args[0], args[1], args[4]
+            context = self.note(
+                result[0].unflatten(-1, (heads, -1)), axis=-2, key_input=key, query_is_key=query is key
+            )  # (queries, batch, heads, width)
+            return context.flatten(-2), result[1]
+        return result
+
+    def note(self, result: Tensor, *, axis: int, **more: Any) -> Tensor:
+        path = self.current()
+        if path is None:
+            return result
+        if not result.requires_grad:
+            result = result.detach().requires_grad_()  # frozen weights: dependence must show all the same
+        self.watch.events.append(
+            AttentionEvent(path, result, axis % result.dim(), result.shape[axis], self.watch.tick(), **more)
+        )
+        return result
+
+
+def _last_dimension(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    return isinstance(dim, int) and dim % result.dim() == result.dim() - 1
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[Watch]:
+    """Record every module call and every softmax attention of the forward passes inside the block."""
+    watch = Watch()
+    paths = {module: path for path, module in model.named_modules()}
+    has_weights = {module: any(True for _ in module.parameters()) for module in paths}
+    stack: list[nn.Module] = []
+    starts: list[tuple[int, tuple[Any, ...], dict[str, Any]]] = []
+
+    def current() -> str | None:
+        return next((paths[module] for module in reversed(stack) if has_weights[module]), None)
+
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        stack.append(module)
+        starts.append((watch.tick(), args, kwargs))
+
+    def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        stack.pop()
+        order, given, named = starts.pop()
+        if isinstance(output, Tensor) and output.is_floating_point() and not output.requires_grad:
+            # A frozen projection of a frozen input: give gradients a place to arrive at.
+            output = output.detach().requires_grad_() if torch.is_grad_enabled() else output
+        watch.calls.append(Call(paths[module], module, given, named, output, order))
+        return output
+
+    operations = _AttentionOperations(watch, current)
+    handles = []
+    try:
+        with _unscaled(model), called_projections(model), _watched_interface(operations, paths), operations:
+            for module in paths:
+                handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
+                handles.append(module.register_forward_hook(leave, with_kwargs=True))
+            yield watch
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _unscaled(model: nn.Module) -> Iterator[None]:
+    """Look at the model as it is without masks, also inside a `masked` block."""
+    paused = []
+    for module in model.modules():
+        hooks = module._forward_pre_hooks
+        paused += [(hooks, key, hooks.pop(key)) for key in list(hooks) if isinstance(hooks[key], HeadFactor)]
+    try:
+        yield
+    finally:
+        for hooks, key, factor in paused:
+            hooks[key] = factor
+
+
+@contextmanager
+def _watched_interface(operations: _AttentionOperations, paths: Mapping[nn.Module, str]) -> Iterator[None]:
+    """See the attention functions that transformers models call by name, whatever kernel is behind them."""
+    utils = sys.modules.get("transformers.modeling_utils")
+    if utils is None:
+        yield
+        return
+    interface = utils.AttentionInterface
+    original = interface.get_interface
+
+    def get_interface(self: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        function = original(self, name, default)
+
+        def attention(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if operations.muted:
+                return function(module, *args, **kwargs)
+            operations.muted += 1
+            try:
+                output, *rest = function(module, *args, **kwargs)
+            finally:
+                operations.muted -= 1
+            if module in paths and output.dim() == 4 and torch.is_grad_enabled():
+                event_module, operations.current = operations.current, lambda: paths[module]
+                output = operations.note(output, axis=2)  # (batch, queries, heads, width)
+                operations.current = event_module
+            return (output, *rest)
+
+        return attention
+
+    interface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        interface.get_interface = original
