@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertModel
 
 import headprune as hp
+from headprune.comparing import difference
 from headprune.errors import CheckpointError, HeadpruneError, UnsupportedModelError
 from headprune.sites.examine import run
-from headprune.surgery.compare import difference
 from tests.families.tiny import tiny_config, tiny_model
 
 

@@ -115,7 +115,7 @@ def test_a_bad_mask_leaves_no_hook_behind(bert, heads):
     """Refused before anything is registered."""
     with pytest.raises(UnknownNameError, match=r"encoder\.9"), hp.masked(bert, {"encoder.9": [1.0] * 4}):
         pass
-    with pytest.raises(MaskError, match=r"\(4,\)"), hp.masked(bert, {"encoder.0": [1.0] * 3}):
+    with pytest.raises(MaskError, match="expected 4 in the"), hp.masked(bert, {"encoder.0": [1.0] * 3}):
         pass
     other = hp.HeadMask.full(hp.find_heads(tiny_model("bert", num_attention_heads=2)))
     with pytest.raises(MaskError, match="another model"), hp.masked(bert, other):
@@ -131,7 +131,7 @@ def test_weights_per_example_need_the_batch_first():
     """Swin folds windows into the batch: refused by name, not broadcast."""
     model = tiny_model("swin")
     site = hp.find_heads(model).sites[0]
-    with pytest.raises(MaskError, match=r"encoder\.0.*not that batch"), hp.masked(model, {site.id: torch.ones(2, 2)}):
+    with pytest.raises(MaskError, match=r"encoder\.0.*not that batch"), hp.masked(model, {site.id: torch.zeros(2, 2)}):
         logits(model, example_inputs(model))
 
 

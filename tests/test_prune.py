@@ -9,11 +9,11 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BertConfig, BertModel
 
 import headprune as hp
+from headprune.comparing import Difference, difference
 from headprune.errors import MaskError, UnsupportedModelError, VerificationError
 from headprune.sites.examine import run
 from headprune.sites.example import example_inputs
 from headprune.surgery import prune as prune_module
-from headprune.surgery.compare import Difference, difference
 from headprune.surgery.edits import Edits
 from tests.families.tiny import tiny_config, tiny_model
 

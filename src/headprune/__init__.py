@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from headprune.heads import HeadScores as HeadScores
     from headprune.masking import masked as masked
     from headprune.measuring import measure as measure
+    from headprune.patterns import pattern as pattern
+    from headprune.scoring import score as score
+    from headprune.selection import select as select
     from headprune.sites import find_heads as find_heads
     from headprune.surgery.plan import plan as plan
     from headprune.surgery.prune import prune_ as prune_
@@ -33,6 +36,9 @@ _PUBLIC = {
     "HeadpruneError": "headprune.errors",
     "find_heads": "headprune.sites",
     "masked": "headprune.masking",
+    "pattern": "headprune.patterns",
+    "score": "headprune.scoring",
+    "select": "headprune.selection",
     "measure": "headprune.measuring",
     "plan": "headprune.surgery.plan",
     "prune_": "headprune.surgery.prune",

@@ -21,8 +21,16 @@ class MaskError(HeadpruneError, ValueError):
     """A mask or a set of weights that does not fit the model."""
 
 
+class PatternError(MaskError):
+    """A pattern that cannot be read, or that does not fit the model. Says at which character."""
+
+
 class FileFormatError(HeadpruneError, ValueError):
     """A file that is not what it should be."""
+
+
+class DataError(HeadpruneError, ValueError):
+    """Data that cannot be used: empty, of the wrong shape, not finite."""
 
 
 class UnsupportedModelError(HeadpruneError):

@@ -30,7 +30,8 @@ def masked(
     """Multiply the output of each head until the block ends.
 
     `mask` is a `HeadMask` (heads that stay), or numbers: `{site id: (heads,) or (batch, heads)}` with one entry per
-    original head; sites that are not named stay as they are. Gradients reach tensors given as numbers.
+    original head (or per position, `(batch, positions, heads)`). Sites that are not named stay as they are. Gradients
+    reach tensors given as numbers; with gradient checkpointing, run the backward pass inside the block too.
 
     `empty_site="skip"` also silences the output bias of a site whose heads are all masked (Budhraja et al.).
     Works under any attention implementation, nested (factors multiply), and with `torch.compile`, at the price of a
@@ -88,16 +89,18 @@ def _number_factors(weights: HeadWeights, heads: HeadMap) -> dict[str, Tensor]:
             raise UnknownNameError(f"This model has no site '{name}'. {hint(name, (site.id for site in heads))}")
         site = heads[name]
         if site.num_heads:
-            factors[name] = _current_heads(site, _as_tensor(site, numbers))
+            factor = _current_heads(site, _as_tensor(site, numbers))
+            if factor.requires_grad or not bool((factor == 1).all()):  # ones change nothing and need no hook
+                factors[name] = factor
     return factors
 
 
 def _as_tensor(site: Site, numbers: Any) -> Tensor:
     tensor = numbers if isinstance(numbers, Tensor) else torch.tensor([0.0 if x is None else x for x in numbers])
-    if tensor.dim() not in (1, 2) or tensor.shape[-1] != site.original_num_heads:
+    if tensor.dim() not in (1, 2, 3) or tensor.shape[-1] != site.original_num_heads:
         raise MaskError(
-            f"{site.id}: found weights of shape {tuple(tensor.shape)}, expected ({site.original_num_heads},) or "
-            f"(batch, {site.original_num_heads}): one per original head."
+            f"{site.id}: found weights of shape {tuple(tensor.shape)}, expected {site.original_num_heads} in the "
+            f"last dimension, one per original head: (heads,), (batch, heads) or (batch, positions, heads)."
         )
     return tensor
 

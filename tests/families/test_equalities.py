@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import headprune as hp
+from headprune.comparing import difference
 from headprune.sites.examine import run
 from headprune.sites.example import example_inputs
-from headprune.surgery.compare import difference
 from tests.families.tiny import FAMILIES, expected_sites, padded_batch, tiny_model
 
 
@@ -63,10 +63,10 @@ def test_masking_a_head_changes_the_answer(model, heads):
 
 
 def test_a_full_mask_is_bit_identical(model, heads):
-    """Ones as numbers go through the hooks and change no bit."""
+    """Ones that want gradients go through the hooks and change no bit."""
     batch = example_inputs(model)
     plain = answer(model, batch)
-    ones = {site.id: torch.ones(site.num_heads) for site in heads}
+    ones = {site.id: torch.ones(site.num_heads, requires_grad=True) for site in heads}
     assert difference(masked_answer(model, ones, batch), plain).largest == 0.0
 
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import headprune as hp
-from headprune.surgery.compare import difference
+from headprune.comparing import difference
 
 pytestmark = pytest.mark.slow
 

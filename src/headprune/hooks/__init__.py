@@ -4,10 +4,12 @@ Three uses: multiplying heads (masks and gates), watching one forward pass (find
 block receives for all heads although it has only some (position biases made elsewhere in the model).
 """
 
+from headprune.hooks.replaying import Recording, recorded, replayed
 from headprune.hooks.scaling import (
     HeadFactor,
     called_projections,
     captured_input,
+    captured_inputs,
     captured_output,
     fresh_compilation,
     scaled_inputs,
@@ -20,21 +22,26 @@ from headprune.hooks.staying import (
     register_attention_function,
     slice_arguments_,
 )
-from headprune.hooks.watching import AttentionEvent, Call, Watch, watched
+from headprune.hooks.watching import AttentionEvent, Call, Watch, recorded_attention, watched
 
 __all__ = [
     "PRUNED_ATTENTION",
     "AttentionEvent",
     "Call",
     "HeadFactor",
+    "Recording",
     "SlicedArgument",
     "Watch",
     "arguments_sliced_by",
     "called_projections",
     "captured_input",
+    "captured_inputs",
     "captured_output",
     "fresh_compilation",
+    "recorded",
+    "recorded_attention",
     "register_attention_function",
+    "replayed",
     "scaled_inputs",
     "silent_outputs",
     "slice_arguments_",

@@ -20,11 +20,16 @@ class HeadFactor:
     """What each head's slice of a projection's input is multiplied by."""
 
     name: str  # of the site, for messages
-    factor: Tensor  # (heads,) or (batch, heads)
+    factor: Tensor  # (heads,), (batch, heads) or (batch, positions, heads)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         inputs = args[0]  # (..., heads * width)
         factor = self.factor.to(device=inputs.device, dtype=inputs.dtype)
+        if factor.dim() == 3 and factor.shape[:-1] != inputs.shape[:-1]:
+            raise MaskError(
+                f"{self.name}: weights per position were given as {tuple(factor.shape)}, but the output projection "
+                f"receives {tuple(inputs.shape)}."
+            )
         if factor.dim() == 2:
             if inputs.dim() < 3 or inputs.shape[0] != factor.shape[0]:
                 raise MaskError(
@@ -185,3 +190,29 @@ def captured_output(module: nn.Module) -> Iterator[list[Any]]:
         yield seen
     finally:
         handle.remove()
+
+
+@contextmanager
+def captured_inputs(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
+    """The last input of each projection, by name; gradients can be asked for with respect to them."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            inputs = args[0]
+            if torch.is_grad_enabled() and not inputs.requires_grad:
+                inputs = inputs.detach().requires_grad_()
+            seen[name] = inputs
+            return (inputs, *args[1:])
+
+        return hook
+
+    handles = []
+    try:
+        with called_projections(model):
+            for name, module in modules.items():
+                handles.append(module.register_forward_pre_hook(keep(name)))
+            yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

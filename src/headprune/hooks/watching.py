@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from headprune.hooks.interface import wrapped_attention
 from headprune.hooks.scaling import HeadFactor, called_projections
 
 
@@ -84,8 +84,8 @@ class _AttentionOperations(TorchFunctionMode):
             return context.flatten(-2), result[1]
         return result
 
-    def note(self, result: Tensor, *, axis: int, **more: Any) -> Tensor:
-        path = self.current()
+    def note(self, result: Tensor, *, axis: int, path: str | None = None, **more: Any) -> Tensor:
+        path = self.current() if path is None else path
         if path is None:
             return result
         if not result.requires_grad:
@@ -129,7 +129,7 @@ def watched(model: nn.Module) -> Iterator[Watch]:
     operations = _AttentionOperations(watch, current)
     handles = []
     try:
-        with _unscaled(model), called_projections(model), _watched_interface(operations, paths), operations:
+        with _unscaled(model), called_projections(model), wrapped_attention(_noting(operations, paths)), operations:
             for module in paths:
                 handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
                 handles.append(module.register_forward_hook(leave, with_kwargs=True))
@@ -153,37 +153,85 @@ def _unscaled(model: nn.Module) -> Iterator[None]:
             hooks[key] = factor
 
 
-@contextmanager
-def _watched_interface(operations: _AttentionOperations, paths: Mapping[nn.Module, str]) -> Iterator[None]:
+def _noting(operations: _AttentionOperations, paths: Mapping[nn.Module, str]) -> Callable[..., Any]:
     """See the attention functions that transformers models call by name, whatever kernel is behind them."""
-    utils = sys.modules.get("transformers.modeling_utils")
-    if utils is None:
-        yield
-        return
-    interface = utils.AttentionInterface
-    original = interface.get_interface
 
-    def get_interface(self: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        function = original(self, name, default)
+    def attention(function: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if operations.muted:
+            return function(module, *args, **kwargs)
+        operations.muted += 1
+        try:
+            output, *rest = function(module, *args, **kwargs)
+        finally:
+            operations.muted -= 1
+        if module in paths and output.dim() == 4 and torch.is_grad_enabled():
+            output = operations.note(output, axis=2, path=paths[module])  # (batch, queries, heads, width)
+        return (output, *rest)
 
-        def attention(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if operations.muted:
-                return function(module, *args, **kwargs)
-            operations.muted += 1
-            try:
-                output, *rest = function(module, *args, **kwargs)
-            finally:
-                operations.muted -= 1
-            if module in paths and output.dim() == 4 and torch.is_grad_enabled():
-                event_module, operations.current = operations.current, lambda: paths[module]
-                output = operations.note(output, axis=2)  # (batch, queries, heads, width)
-                operations.current = event_module
-            return (output, *rest)
+    return attention
 
-        return attention
 
-    interface.get_interface = get_interface
+class _MapRecorder(TorchFunctionMode):
+    """Keeps the probabilities of softmax attention that a block computes itself."""
+
+    def __init__(self, keep: Callable[[Tensor], None]) -> None:
+        super().__init__()
+        self.keep = keep
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            output, weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
+            self.keep(weights)
+            return output, weights.mean(1) if kwargs.get("average_attn_weights", True) else weights
+        result = func(*args, **kwargs)
+        if func in _SOFTMAX and result.dim() == 4 and _last_dimension(result, args, kwargs):
+            self.keep(result)
+        return result
+
+
+@contextmanager
+def recorded_attention(model: Any, blocks: Mapping[str, str]) -> Iterator[dict[str, Tensor]]:
+    """The attention maps (batch, heads, queries, keys) of named blocks (name -> path), run eagerly.
+
+    Extra columns that a family adds to its softmax (sinks) are cut off when the attention function reports the map.
+    """
+    maps: dict[str, Tensor] = {}
+    inside: list[str] = []
+    handles = []
+
+    def enter(name: str) -> Any:
+        return lambda module, args: inside.append(name)
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        inside.pop()
+
+    def keep(weights: Tensor) -> None:
+        if inside:
+            maps[inside[-1]] = weights.detach()
+
+    def reported(function: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        output, weights, *rest = function(module, *args, **kwargs)
+        if weights is not None:
+            keep(weights)  # comes after the softmax inside, and replaces it
+        return (output, weights, *rest)
+
+    config = getattr(model, "config", None)
+    before = getattr(config, "_attn_implementation", None)
+    switch = before not in (None, "eager") and hasattr(model, "set_attn_implementation")
     try:
-        yield
+        if switch:
+            model.set_attn_implementation("eager")
+        for name, path in blocks.items():
+            module = model.get_submodule(path)
+            handles.append(module.register_forward_pre_hook(enter(name)))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+        with wrapped_attention(reported), _MapRecorder(keep):
+            yield maps
     finally:
-        interface.get_interface = original
+        for handle in handles:
+            handle.remove()
+        if switch:
+            model.set_attn_implementation(before)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+
+from headprune.errors import UnsupportedModelError
 
 
 @dataclass(frozen=True)
@@ -69,3 +71,12 @@ def _plain(module: nn.Linear) -> bool:
     from torch.nn.parameter import Parameter
 
     return type(module.weight) in (Parameter,) and type(module.weight.data).__name__ == "Tensor"
+
+
+def input_columns(module: nn.Module) -> Tensor:
+    """The weight of a projection as (outputs, inputs), however it is stored."""
+    shape = layout(module)
+    if shape is None:
+        raise UnsupportedModelError(f"{type(module).__name__} does not show its weight as a plain matrix.")
+    weight: Tensor = module.weight  # type: ignore[assignment]
+    return weight.detach() if shape.in_dim == 1 else weight.detach().t()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headprune.comparing import Difference, difference
 from headprune.errors import HeadpruneError, MaskError, UnsupportedModelError, VerificationError
 from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import HeadFactor, called_projections, captured_input, captured_output
@@ -19,7 +20,6 @@ from headprune.sites import record
 from headprune.sites.examine import Anatomy, run
 from headprune.sites.find import look, remember, unwrapped
 from headprune.surgery import dissect
-from headprune.surgery.compare import Difference, difference
 from headprune.surgery.edits import Edits, Journal, apply_
 from headprune.surgery.units import Cut, Gqa, cut_site
 

@@ -1,0 +1,156 @@
+"""Running a forward pass again from the middle.
+
+One pass is recorded. In a replay, every module call that had ended before the cut (the moment a given projection was
+first called) answers at once with what it said then; everything later is computed. The model's own code runs between
+the calls, so this works for any architecture whose forward is deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from headprune.hooks.interface import wrapped_attention
+from headprune.hooks.scaling import called_projections
+
+
+@dataclass
+class RecordedCall:
+    """One call of a module (or of a module's attention function) and its place in the tree of calls."""
+
+    module: nn.Module
+    parent: RecordedCall | None
+    begin: int
+    end: int = -1
+    output: Any = None
+    is_attention: bool = False
+    work: int = 0  # MACs of a linear map
+
+
+@dataclass
+class Recording:
+    """All calls of one forward pass."""
+
+    calls: list[RecordedCall] = field(default_factory=list)
+    clock: int = 0
+    _open: list[RecordedCall] = field(default_factory=list)
+
+    def enter(self, module: nn.Module, *, is_attention: bool = False) -> RecordedCall:
+        self.clock += 1
+        call = RecordedCall(module, self._open[-1] if self._open else None, self.clock, is_attention=is_attention)
+        self.calls.append(call)
+        self._open.append(call)
+        return call
+
+    def leave(self, output: Any) -> None:
+        self.clock += 1
+        call = self._open.pop()
+        call.end, call.output = self.clock, output
+        weight = getattr(call.module, "weight", None)
+        if not call.is_attention and isinstance(output, Tensor) and isinstance(weight, Tensor) and weight.dim() == 2:
+            call.work = output.numel() * (weight.numel() // max(1, output.shape[-1]))
+
+    def cut_before(self, projection: nn.Module) -> int:
+        """When a projection was first called."""
+        return min(call.begin for call in self.calls if call.module is projection and not call.is_attention)
+
+    def answers(self, cut: int) -> dict[tuple[nn.Module, bool], list[Any]]:
+        """What each module said before the cut, as far as the replay will ask it."""
+        known: dict[tuple[nn.Module, bool], list[Any]] = {}
+        for call in self.calls:
+            asked = call.parent is None or not _is_over(call.parent, cut)
+            if _is_over(call, cut) and asked:
+                known.setdefault((call.module, call.is_attention), []).append(call.output)
+        return known
+
+    def reused(self, cut: int) -> float:
+        """The share of the work in linear maps that a replay saves."""
+        total = sum(call.work for call in self.calls)
+        return sum(call.work for call in self.calls if _is_over(call, cut)) / total if total else 0.0
+
+
+def _is_over(call: RecordedCall, cut: int) -> bool:
+    return 0 <= call.end < cut
+
+
+@contextmanager
+def recorded(model: nn.Module) -> Iterator[Recording]:
+    """Record the forward pass inside the block."""
+    recording = Recording()
+
+    def enter(module: nn.Module, args: Any) -> None:
+        recording.enter(module)
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        recording.leave(output)
+
+    handles = []
+    try:
+        with called_projections(model), wrapped_attention(_recorder(recording)):
+            for module in model.modules():
+                handles.append(module.register_forward_pre_hook(enter, prepend=True))
+                handles.append(module.register_forward_hook(leave))
+            yield recording
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _recorder(recording: Recording) -> Callable[..., Any]:
+    def attention(function: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        recording.enter(module, is_attention=True)
+        output = function(module, *args, **kwargs)
+        recording.leave(output)
+        return output
+
+    return attention
+
+
+@contextmanager
+def replayed(model: nn.Module, recording: Recording, projection: nn.Module) -> Iterator[None]:
+    """Inside the block, forward passes of the recorded input start, in effect, at `projection`."""
+    known = recording.answers(recording.cut_before(projection))
+    told: dict[tuple[nn.Module, bool], int] = {}
+    patched: list[tuple[nn.Module, Any]] = []
+
+    def next_answer(key: tuple[nn.Module, bool]) -> Any:
+        place = told.get(key, 0)
+        told[key] = place + 1
+        return known[key][place] if place < len(known.get(key, ())) else _NOTHING
+
+    def restart(module: nn.Module, args: Any) -> None:
+        told.clear()
+
+    def answering(module: nn.Module, forward: Any) -> Any:
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            found = next_answer((module, False))
+            return forward(*args, **kwargs) if found is _NOTHING else found
+
+        return answer
+
+    def attention(function: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        found = next_answer((module, True))
+        return function(module, *args, **kwargs) if found is _NOTHING else found
+
+    handle = model.register_forward_pre_hook(restart)
+    try:
+        with called_projections(model), wrapped_attention(attention):
+            for module, is_attention in known:
+                if not is_attention:
+                    patched.append((module, vars(module).get("forward", _NOTHING)))
+                    module.forward = answering(module, module.forward)
+            yield
+    finally:
+        handle.remove()
+        for module, before in reversed(patched):
+            if before is _NOTHING:
+                del module.forward
+            else:
+                module.forward = before
+
+
+_NOTHING = object()

@@ -1,0 +1,94 @@
+"""The ablation engine: the model with one change after another, without recomputing what the change cannot touch.
+
+For each batch the model is run once and recorded. A change at a site then runs from the site's output projection on:
+earlier layers, the whole encoder for a decoder site, and the attention of the site itself answer from the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headprune.comparing import difference
+from headprune.heads import HeadId, HeadMask, Site
+from headprune.hooks import Recording, recorded, replayed
+from headprune.masking import masked
+from headprune.scoring.job import Job
+
+Outcome = Callable[[Any, Mapping[str, Any]], Tensor]  # model output and batch -> one row per example
+
+
+@dataclass
+class Ablations:
+    """What every example had, with the model whole and with each change."""
+
+    base: list[Tensor] = field(default_factory=list)
+    changed: dict[HeadId, list[Tensor]] = field(default_factory=dict)
+    reused: list[float] = field(default_factory=list)
+
+    def base_outcomes(self) -> Tensor:
+        return torch.cat(self.base)
+
+    def outcomes(self, head: HeadId) -> Tensor:
+        return torch.cat(self.changed[head])
+
+    @property
+    def share_reused(self) -> float:
+        """The share of the work in linear maps that was not done again."""
+        return sum(self.reused) / len(self.reused) if self.reused else 0.0
+
+
+def ablate(job: Job, changes: Callable[[Site, int], HeadMask], outcome: Outcome, *, reuse: bool = True) -> Ablations:
+    """Outcomes of every example under `changes(site, head)`, for every head.
+
+    A change may touch only its own site. With `reuse`, the first batch checks on the first and the last site that
+    starting from the middle gives what a whole pass gives; if not, whole passes are run throughout.
+    """
+    found = Ablations()
+    sites = [site for site in job.heads if site.num_heads]
+    for number, batch in enumerate(job.batches):
+        with torch.no_grad():
+            if reuse:
+                with recorded(job.model) as recording:
+                    whole = job.model(**batch)
+                if number == 0:
+                    reuse = all(_is_valid(job, batch, recording, site, changes) for site in (sites[0], sites[-1]))
+            else:
+                whole = job.model(**batch)
+            found.base.append(outcome(whole, batch).detach().cpu())
+            for site in sites:
+                for head in site.kept:
+                    answer = _changed(job, batch, recording if reuse else None, site, changes(site, head))
+                    rows = outcome(answer, batch).detach().cpu()
+                    found.changed.setdefault(HeadId(site.id, head), []).append(rows)
+                    found.reused.append(_share(job, recording, site) if reuse else 0.0)
+    return found
+
+
+def _changed(job: Job, batch: Mapping[str, Any], recording: Recording | None, site: Site, mask: HeadMask) -> Any:
+    with masked(job.model, mask, heads=job.heads):
+        if recording is None:
+            return job.model(**batch)
+        with replayed(job.model, recording, job.model.get_submodule(site.output)):
+            return job.model(**batch)
+
+
+def _is_valid(
+    job: Job, batch: Mapping[str, Any], recording: Recording, site: Site, changes: Callable[[Site, int], HeadMask]
+) -> bool:
+    mask = changes(site, site.kept[0])
+    quick = _changed(job, batch, recording, site, mask)
+    return difference(quick, _changed(job, batch, None, site, mask)).largest <= 1e-6
+
+
+def _share(job: Job, recording: Recording, site: Site) -> float:
+    return recording.reused(recording.cut_before(job.model.get_submodule(site.output)))
+
+
+def losses(job: Job) -> Outcome:
+    """The outcome that scorers use: the loss of each example."""
+    return lambda outputs, batch: job.loss(outputs, batch)

@@ -1,0 +1,47 @@
+"""Gradients of losses with respect to head masks, shared by `sensitivity` and `fisher`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headprune.errors import MaskError
+from headprune.masking import masked
+from headprune.scoring.job import Job, batch_rows, single_examples
+
+Gradients = dict[str, Tensor]
+
+
+def example_gradients(job: Job, batch: Mapping[str, Any]) -> Gradients:
+    """dL(x)/dξ for every example x of the batch: site -> (batch, heads).
+
+    Each example has a mask of its own, so one backward of the summed loss gives every example's gradient. Where the
+    output projection does not see the batch first (Swin's windows), examples go one by one.
+    """
+    try:
+        return _gradients(job, batch, (batch_rows(batch),))
+    except MaskError:
+        parts = [_gradients(job, example, ()) for example in single_examples(batch)]
+        return {site: torch.stack([part[site] for part in parts]) for site in parts[0]}
+
+
+def batch_gradients(job: Job, batch: Mapping[str, Any]) -> Gradients:
+    """d(mean loss)/dξ with one mask for the whole batch: site -> (1, heads)."""
+    found = _gradients(job, batch, ())
+    return {site: grad.unsqueeze(0) / batch_rows(batch) for site, grad in found.items()}
+
+
+def _gradients(job: Job, batch: Mapping[str, Any], shape: tuple[int, ...]) -> Gradients:
+    sites = [site for site in job.heads if site.num_heads]
+    device = next(job.model.parameters()).device
+    masks = {s.id: torch.ones(*shape, s.original_num_heads, device=device, requires_grad=True) for s in sites}
+    with torch.enable_grad(), masked(job.model, masks, heads=job.heads):
+        total = job.example_losses(batch).sum()  # sum: each row keeps its own gradient
+    grads = torch.autograd.grad(total, list(masks.values()), allow_unused=True)
+    return {
+        site.id: torch.zeros(*shape, site.num_heads) if grad is None else grad[..., list(site.kept)]
+        for site, grad in zip(sites, grads, strict=True)
+    }

@@ -1,0 +1,115 @@
+"""The loss of each example of a batch, worked out so that it agrees with the model's own loss.
+
+L(x) is the mean over x's own target tokens (`"mean"`), or their sum (`"sum"`, as in Michel et al.'s translation code);
+positions labelled -100 do not count. How a family arranges logits and labels is not looked up: every usual arrangement
+is tried on the first batch, and the one that reproduces the model's own loss is used. If none does, say what the loss
+is: `loss_fn(outputs, batch) -> (batch,)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headprune.errors import DataError, UnsupportedModelError
+
+Batch = Mapping[str, Any]
+LossFunction = Callable[[Any, Batch], Tensor]
+IGNORED = -100
+
+
+class ExampleLoss:
+    """Callable: the model's output and the batch to one loss per example (batch,)."""
+
+    def __init__(self, loss: Literal["mean", "sum"] | LossFunction = "mean") -> None:
+        self.sums = loss == "sum"
+        self.given = loss if callable(loss) else None
+        if self.given is None and loss not in ("mean", "sum"):
+            raise DataError(f"loss is {loss!r}; expected 'mean', 'sum' or a function of outputs and batch.")
+        self._arrangement: Callable[[Any, Batch], tuple[Tensor, Tensor]] | None = None
+
+    def __call__(self, outputs: Any, batch: Batch) -> Tensor:
+        if self.given is not None:
+            losses = self.given(outputs, batch)
+        else:
+            sums, counts = self._parts(outputs, batch)
+            losses = sums if self.sums else sums / counts.clamp_min(1)
+        if losses.dim() != 1:
+            raise DataError(f"The loss function returned shape {tuple(losses.shape)}; expected one number per example.")
+        if not bool(losses.detach().isfinite().all()):
+            row = int((~losses.detach().isfinite()).nonzero()[0])
+            raise DataError(f"The loss of example {row} of a batch is not finite. Look at its inputs and labels.")
+        return losses
+
+    def _parts(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self._arrangement is None:
+            self._arrangement = _find_arrangement(outputs, batch)
+        return self._arrangement(outputs, batch)
+
+
+def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tuple[Tensor, Tensor]]:
+    own = getattr(outputs, "loss", None)
+    if own is None:
+        raise UnsupportedModelError(
+            "The model computed no loss: its batches need labels. Add them, or pass loss_fn(outputs, batch)."
+        )
+    for arrangement in _ARRANGEMENTS:
+        try:
+            sums, counts = arrangement(outputs, batch)
+        except (KeyError, TypeError, IndexError, RuntimeError, ValueError, AttributeError):
+            continue
+        by_token = sums.sum() / counts.sum().clamp_min(1)
+        by_example = (sums / counts.clamp_min(1)).mean()
+        for total in (by_token, by_example):
+            if torch.isclose(total.detach().float(), own.detach().float(), rtol=1e-3, atol=1e-4):
+                return arrangement
+    raise UnsupportedModelError(
+        "The model's own loss is not a mean over examples or target tokens that headprune knows. "
+        "Pass loss_fn(outputs, batch) that returns one loss per example."
+    )
+
+
+def _class_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """One class per example."""
+    losses = F.cross_entropy(outputs.logits.float(), batch["labels"].view(-1), reduction="none")
+    return losses, torch.ones_like(losses)
+
+
+def _regression(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    labels = batch["labels"].float().view(len(outputs.logits), -1)
+    losses = F.mse_loss(outputs.logits.float().view_as(labels), labels, reduction="none").mean(1)
+    return losses, torch.ones_like(losses)
+
+
+def _several_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    losses = F.binary_cross_entropy_with_logits(outputs.logits.float(), batch["labels"].float(), reduction="none")
+    return losses.mean(1), torch.ones_like(losses[:, 0])
+
+
+def _tokens(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
+    return losses.sum(1), (labels != IGNORED).sum(1).to(losses.dtype)  # (batch,)
+
+
+def _token_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """A label at every position: tagging, masked language models, encoder-decoders."""
+    return _tokens(outputs.logits, batch["labels"])
+
+
+def _next_tokens(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Causal language models: position t predicts label t + 1."""
+    return _tokens(outputs.logits[:, :-1], batch["labels"][:, 1:])
+
+
+def _answer_spans(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Question answering: the mean of start and end."""
+    ends = [(outputs.start_logits, batch["start_positions"]), (outputs.end_logits, batch["end_positions"])]
+    losses = [F.cross_entropy(logits.float(), place.view(-1), reduction="none") for logits, place in ends]
+    return (losses[0] + losses[1]) / 2, torch.ones_like(losses[0])
+
+
+_ARRANGEMENTS = (_class_labels, _next_tokens, _token_labels, _regression, _several_labels, _answer_spans)

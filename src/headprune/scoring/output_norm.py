@@ -1,0 +1,36 @@
+"""`output-norm`: how much a head writes."""
+
+from __future__ import annotations
+
+import torch
+
+from headprune.heads import HeadScores
+from headprune.hooks import captured_inputs
+from headprune.scoring.job import HeadSums, Job, batch_rows
+from headprune.scoring.positions import real_positions
+from headprune.scoring.registry import scorers
+from headprune.sites import projections
+
+
+@scorers.add("output-norm")
+def output_norm(job: Job) -> HeadScores:
+    """The mean length of what a head adds to its block's output: E_x mean_t ‖W_o^h c_t^h‖.
+
+    Padding is left out. Cost: one forward per batch. Relations: needs no labels; unlike `magnitude` it sees how large
+    values really are on the data, unlike `sensitivity` it does not see whether anybody downstream listens.
+    """
+    sums = HeadSums(job.heads)
+    sites = [site for site in job.heads if site.num_heads]
+    modules = {site.id: job.model.get_submodule(site.output) for site in sites}
+    for batch in job.batches:
+        with torch.no_grad(), captured_inputs(job.model, modules) as contexts:
+            job.answer(batch)
+        for site in sites:
+            split = contexts[site.id].unflatten(-1, (site.num_heads, -1))  # (batch, positions, heads, width)
+            columns = projections.input_columns(modules[site.id]).unflatten(-1, (site.num_heads, -1))
+            written = torch.einsum("...hw,ohw->...ho", split, columns).norm(dim=-1)  # (batch, positions, heads)
+            if written.shape[0] != batch_rows(batch) or written.dim() != 3:
+                written = written.reshape(batch_rows(batch), -1, site.num_heads)  # windows of one image belong together
+            weights = real_positions(batch, site.component, written)  # (batch, positions)
+            sums.add(site.id, (written * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True).clamp_min(1))
+    return sums.scores("output-norm")

@@ -1,0 +1,49 @@
+"""`score`: any scorer on any model and data."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import nullcontext
+from typing import Any, Literal
+
+from torch import nn
+
+from headprune.heads import HeadMap, HeadMask, HeadScores
+from headprune.masking import masked
+from headprune.scoring.job import Job, batches_of, evaluation
+from headprune.scoring.losses import ExampleLoss, LossFunction
+from headprune.scoring.registry import scorers
+from headprune.sites.find import find_heads, unwrapped
+
+
+def score(
+    model: nn.Module,
+    data: Any = (),
+    *,
+    method: str = "sensitivity",
+    loss: Literal["mean", "sum"] | LossFunction = "mean",
+    heads: HeadMap | None = None,
+    mask: HeadMask | None = None,
+    collator: Any = None,
+    batch_size: int = 16,
+    name: str = "",
+    seed: int = 0,
+    **options: Any,
+) -> HeadScores:
+    """What every head is worth, by `method`; larger is more worth keeping.
+
+    `data` is a DataLoader, a list of batches, or a dataset of examples (with a `collator`); batches are tables of
+    model inputs with `labels`. `loss` is how an example's loss is taken: "mean" or "sum" over its target tokens, or a
+    function `(outputs, batch) -> (batch,)`. With `mask`, the model is scored with only these heads on. `name` says
+    what the data is, for the record. Further options are the method's own. Scores of parts of the data add up:
+    `score(model, first) + score(model, second)`.
+    """
+    model = unwrapped(model)
+    scorer = scorers[method]
+    found = heads if heads is not None else find_heads(model)
+    device = next(model.parameters()).device
+    batches = batches_of(data, device, collator=collator, batch_size=batch_size)
+    job = Job(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)
+    with evaluation(model), masked(model, mask, heads=found) if mask is not None else nullcontext():
+        scores = scorer(job, **options)
+    return dataclasses.replace(scores, data=name)

@@ -1,0 +1,139 @@
+"""From scores to a mask: which heads go first, and how many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from headprune.errors import MaskError, UnknownNameError
+from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site, canonical_component, heads_to_prune
+from headprune.heads.mask import Unit
+from headprune.registry import hint
+
+Per = Literal["model", "component", "site"]
+Normalize = Literal["site", "none"]
+
+
+def select(
+    scores: HeadScores,
+    heads: HeadMap | None = None,
+    *,
+    prune: float | int | None = None,
+    keep: float | int | None = None,
+    per: Per = "model",
+    components: Iterable[str] | None = None,
+    at_least: int = 0,
+    unit: Unit = "head",
+    normalize: Normalize = "site",
+    rounding: Literal["floor", "ceil"] = "floor",
+) -> HeadMask:
+    """Keep the best heads.
+
+    `prune` or `keep` is a share (float) or a count (int) of the model's heads, or of each component's or each site's
+    with `per`. `components` leaves the others whole. `at_least` protects the best n heads of every site, so that
+    fewer may go than asked for. `unit="group"` or `"query"` makes masks that fit grouped-query attention (it needs
+    `heads`); a unit's score is the sum of its heads', and a count counts units. `normalize="site"` compares heads of
+    different sites after dividing each site by its L2 norm (Michel et al.). Ties: the earlier head goes first, as in
+    Michel et al.'s code.
+    """
+    if per not in ("model", "component", "site"):
+        raise UnknownNameError(f"No way of counting called '{per}'. {hint(per, ('model', 'component', 'site'))}")
+    if heads is None:
+        if unit != "head":
+            raise MaskError(f"unit='{unit}' needs to know the groups: pass heads=find_heads(model).")
+        heads = _plain_map(scores)
+    _check_fit(scores, heads)
+    wanted = None if components is None else {canonical_component(name) for name in components}
+    values = scores.normalized(normalize)
+    gone: list[HeadId] = []
+    for sites in _pools([site for site in heads if wanted is None or site.component in wanted], per):
+        pool = [members for site in sites for members in _units(site, unit, values[site.id])]
+        amount = heads_to_prune(len(pool), prune=prune, keep=keep, rounding=rounding)
+        ranked = sorted(pool, key=lambda members: _sum(members, values))
+        spared = _protected(sites, pool, values, at_least)
+        gone += [head for members in [m for m in ranked if m not in spared][:amount] for head in members]
+    return HeadMask.full(heads).without(*gone)
+
+
+def _pools(sites: list[Site], per: Per) -> list[list[Site]]:
+    """Sites among whose heads one ranking decides."""
+    if per == "site":
+        return [[site] for site in sites]
+    if per == "model":
+        return [sites]
+    return [[site for site in sites if site.component == name] for name in dict.fromkeys(s.component for s in sites)]
+
+
+def _units(site: Site, unit: Unit, values: tuple[float | None, ...]) -> list[tuple[HeadId, ...]]:
+    if unit == "head":
+        return [(head,) for head in site.heads()]
+    if unit == "group":
+        return [tuple(HeadId(site.id, index) for index in group) for group in site.groups]
+    if unit != "query":
+        raise UnknownNameError(f"No unit called '{unit}'. {hint(unit, ('head', 'group', 'query'))}")
+    # One head of every group goes at a time: the worst of each first.
+    ranked = [sorted(group, key=lambda index: (values[index] or 0.0, index)) for group in site.groups]
+    return [tuple(HeadId(site.id, index) for index in sorted(row)) for row in zip(*ranked, strict=True)]
+
+
+def _sum(members: tuple[HeadId, ...], values: dict[str, tuple[float | None, ...]]) -> float:
+    return sum(values[head.site][head.index] or 0.0 for head in members)
+
+
+def _protected(
+    sites: list[Site],
+    pool: list[tuple[HeadId, ...]],
+    values: dict[str, tuple[float | None, ...]],
+    at_least: int,
+) -> set[tuple[HeadId, ...]]:
+    """The best units of every site, as many as it takes to keep `at_least` heads there."""
+    spared: set[tuple[HeadId, ...]] = set()
+    for site in sites:
+        mine = sorted((m for m in pool if m[0].site == site.id), key=lambda members: _sum(members, values))
+        kept = 0
+        for members in reversed(mine):
+            if kept >= at_least:
+                break
+            spared.add(members)
+            kept += len(members)
+    return spared
+
+
+def _plain_map(scores: HeadScores) -> HeadMap:
+    """Sites as far as scores know them: enough where heads stand alone."""
+    sites = []
+    for site_id, row in scores.sums.items():
+        kept = tuple(index for index, value in enumerate(row) if value is not None)
+        name, _, layer = site_id.partition("#")[0].rpartition(".")
+        tower, _, component = name.rpartition(".")
+        sites.append(
+            Site(
+                id=site_id,
+                component=component,
+                layer=int(layer),
+                layers=(int(layer),),
+                tower=tower or None,
+                num_heads=len(kept),
+                num_kv_heads=len(kept),
+                head_dim=0,
+                path="",
+                output="",
+                original_num_heads=len(row),
+                kept=kept,
+                groups=tuple((index,) for index in kept),
+            )
+        )
+    return HeadMap(tuple(sites))
+
+
+def _check_fit(scores: HeadScores, heads: HeadMap) -> None:
+    """Scores must be of these heads, and finite numbers."""
+    for site in heads:
+        row = scores.sums.get(site.id)
+        if row is None or len(row) != site.original_num_heads:
+            raise MaskError(
+                f"These scores are of another model: they do not have the {site.original_num_heads} heads of {site.id}."
+            )
+        missing = [index for index in site.kept if row[index] is None]
+        if missing:
+            raise MaskError(f"{HeadId(site.id, missing[0])} has no score. Score the model that you select heads of.")
