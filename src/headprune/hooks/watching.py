@@ -183,6 +183,7 @@ class _MapRecorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
+            weights: Any
             output, weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
             self.keep(weights)
             return output, weights.mean(1) if kwargs.get("average_attn_weights", True) else weights
