@@ -14,7 +14,7 @@ import headprune as hp
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"
-COMMANDS = ("inspect", "prune", "demo")
+COMMANDS = ("inspect", "finetune", "score", "ablate", "curve", "prune", "demo")
 
 
 def api() -> str:

@@ -24,6 +24,9 @@ LAYERS = [
     "scoring",
     "counting",
     "surgery",
+    "tasks",
+    "curves",
+    "pictures",
     "measuring",
     "import_hook",  # names the checkpoint module, which it imports only when transformers is loaded
     "__init__",

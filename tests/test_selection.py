@@ -88,3 +88,12 @@ def test_scores_of_another_model_are_refused():
         select(pruned, HeadMap((site("encoder", 0, 4),)), prune=1)
     with pytest.raises(UnknownNameError, match="Did you mean 'component'"):
         select(SCORES, prune=1, per="compnent")
+
+
+def test_heads_that_are_off_stay_off_and_count():
+    """Re-scoring takes further heads from the rest, whatever the new scores say of those already gone."""
+    start = select(SCORES, prune=2)
+    assert start.to_dict() == {"encoder.0": [0, 1, 2], "encoder.1": [1, 2, 3]}
+    new = scores_of(TWO, encoder_0=[1.0, 2.0, 3.0, 99.0], encoder_1=[99.0, 1.0, 2.0, 3.0])
+    assert select(new, prune=4, start=start).to_dict() == {"encoder.0": [1, 2], "encoder.1": [2, 3]}
+    assert select(new, prune=1, start=start) == start

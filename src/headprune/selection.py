@@ -26,6 +26,7 @@ def select(
     unit: Unit = "head",
     normalize: Normalize = "site",
     rounding: Literal["floor", "ceil"] = "floor",
+    start: HeadMask | None = None,
 ) -> HeadMask:
     """Keep the best heads.
 
@@ -34,7 +35,7 @@ def select(
     fewer may go than asked for. `unit="group"` or `"query"` makes masks that fit grouped-query attention (it needs
     `heads`); a unit's score is the sum of its heads', and a count counts units. `normalize="site"` compares heads of
     different sites after dividing each site by its L2 norm (Michel et al.). Ties: the earlier head goes first, as in
-    Michel et al.'s code.
+    Michel et al.'s code. Heads that `start` has off already stay off and count among those pruned (for re-scoring).
     """
     if per not in ("model", "component", "site"):
         raise UnknownNameError(f"No way of counting called '{per}'. {hint(per, ('model', 'component', 'site'))}")
@@ -49,9 +50,11 @@ def select(
     for sites in _pools([site for site in heads if wanted is None or site.component in wanted], per):
         pool = [members for site in sites for members in _units(site, unit, values[site.id])]
         amount = heads_to_prune(len(pool), prune=prune, keep=keep, rounding=rounding)
-        ranked = sorted(pool, key=lambda members: _sum(members, values))
-        spared = _protected(sites, pool, values, at_least)
-        gone += [head for members in [m for m in ranked if m not in spared][:amount] for head in members]
+        off = [members for members in pool if start is not None and not any(head in start for head in members)]
+        left = [members for members in pool if members not in off]
+        spared = _protected(sites, left, values, at_least)
+        ranked = sorted((m for m in left if m not in spared), key=lambda members: _sum(members, values))
+        gone += [head for members in [*off, *ranked[: max(0, amount - len(off))]] for head in members]
     return HeadMask.full(heads).without(*gone)
 
 

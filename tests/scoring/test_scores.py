@@ -52,13 +52,13 @@ def test_a_batch_scores_as_its_examples_one_by_one(family, method):
         assert errors == pytest.approx(alone.standard_errors[site], abs=1e-6)
 
 
-@pytest.mark.parametrize("family", ["bert", "llama", "t5"])
+@pytest.mark.parametrize("family", ["bert", "llama", "bart"])
 def test_sensitivity_is_the_slope_of_the_loss(family):
     """Equal to finite differences of the loss in the mask, at every head."""
     model = tiny_model(family)
     batch = singles(labelled(model, family))[1]
     found = hp.score(model, [batch], method="sensitivity").scores
-    heads, step = hp.find_heads(model), 1e-2
+    heads, step = hp.find_heads(model), 2e-3
 
     def loss(site, head, value):
         weights = torch.ones(heads[site].num_heads)
@@ -69,7 +69,7 @@ def test_sensitivity_is_the_slope_of_the_loss(family):
     for site, row in found.items():
         for head, value in enumerate(row):
             slope = (loss(site, head, 1 + step) - loss(site, head, 1 - step)) / (2 * step)
-            assert value == pytest.approx(abs(slope), rel=1e-2, abs=2e-4)
+            assert value == pytest.approx(abs(slope), rel=1e-2, abs=5e-4)
 
 
 class ToyAttention(nn.Module):

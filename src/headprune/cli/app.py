@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headprune import __version__
-from headprune.cli import demo, inspect, prune
+from headprune.cli import ablate, curve, demo, finetune, inspect, prune, score
 from headprune.cli.options import state
 from headprune.errors import HeadpruneError
 
@@ -20,6 +20,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("inspect")(inspect.inspect)
+app.command("finetune")(finetune.finetune)
+app.command("score")(score.score)
+app.command("ablate")(ablate.ablate)
+app.command("curve")(curve.curve)
 app.command("prune")(prune.prune)
 app.command("demo")(demo.demo)
 

@@ -5,25 +5,23 @@ from __future__ import annotations
 import json as json_module
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
-from headprune.cli.options import (
-    Device,
-    Json,
-    Model,
-    RemoteCode,
-    Seed,
-    amount,
-    check_writable,
-    load_model,
-    progress,
+from headprune.cli.budget import Budget, Halves
+from headprune.cli.choosing import Choice, choose
+from headprune.cli.options import Device, Json, Model, RemoteCode, Seed, check_writable, load_model, progress
+from headprune.cli.taskdata import (
+    BatchSize,
+    DataDir,
+    LabelColumn,
+    MaxLength,
+    PairColumn,
+    TextColumn,
+    load_tokenizer,
 )
-from headprune.errors import FileFormatError, MaskError
-
-if TYPE_CHECKING:
-    from headprune.heads import HeadMap, HeadMask
+from headprune.errors import MaskError
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")
@@ -34,15 +32,17 @@ def prune(
     out: Annotated[Path | None, typer.Option(help="Folder for the smaller model.")] = None,
     mask: Annotated[Path | None, typer.Option(help="A mask file: the heads that stay.")] = None,
     heads: Annotated[str | None, typer.Option(help="Heads or sites that go, by name: encoder.3:7,encoder.5 …")] = None,
-    prune: Annotated[
-        str | None, typer.Option(help="How many heads go, at random: a share (50%) or a count (72).")
+    scores: Annotated[Path | None, typer.Option(help="A scores file: the lowest heads go first.")] = None,
+    prune: Annotated[str | None, typer.Option(help="How many heads go: a share (50%) or a count (72).")] = None,
+    keep: Annotated[str | None, typer.Option(help="How many heads stay: a share (50%) or a count (72).")] = None,
+    pattern: Annotated[str | None, typer.Option(help="A pattern: 888444, 14/31/30, top:3, odd, one, …")] = None,
+    max_drop: Annotated[
+        float | None, typer.Option(help="As many heads as go without losing more points than this on --task.")
     ] = None,
-    keep: Annotated[
-        str | None, typer.Option(help="How many heads stay, at random: a share (50%) or a count (72).")
-    ] = None,
-    seed: Seed = 0,
+    per: Annotated[str, typer.Option(help="What a share is taken of: model, component or site.")] = "model",
+    at_least: Annotated[int, typer.Option(help="Heads that every site keeps.")] = 0,
     unit: Annotated[
-        str, typer.Option(help="What goes together at random: head, group (KV group) or query (one head a group).")
+        str, typer.Option(help="What goes together: head, group (KV group) or query (one head a group).")
     ] = "head",
     gqa: Annotated[
         str | None, typer.Option(help="How grouped-query attention may shrink: group, query or expand.")
@@ -50,6 +50,14 @@ def prune(
     empty_site: Annotated[
         str, typer.Option(help="A site without heads: bias (keeps its output bias) or skip (adds nothing).")
     ] = "bias",
+    task: Annotated[str | None, typer.Option(help="With --max-drop: the task to evaluate on.")] = None,
+    data_dir: DataDir = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    batch_size: BatchSize = 32,
+    max_length: MaxLength = 128,
+    seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
     json: Json = False,
     device: Device = "cpu",
@@ -58,78 +66,49 @@ def prune(
     """Remove heads, check that the model answers as if they were masked, and save it."""
     if (out is None) == (not dry_run):
         raise MaskError("Say where the smaller model goes with --out, or ask for --dry-run.")
+    choice = Choice(
+        mask=mask, heads=heads, scores=scores, pattern=pattern, prune=prune, keep=keep, max_drop=max_drop, per=per,
+        at_least=at_least, unit=unit, seed=seed,
+    )  # fmt: skip
+    choice.check()
     if out is not None:
         check_writable(out)
     from headprune.sites import find_heads
     from headprune.surgery.plan import plan
     from headprune.surgery.prune import perform
 
+    ways: Any = {"gqa": gqa, "empty_site": empty_site}
     with progress(4) as step:
         step("loading the model")
         loaded = load_model(model, device, trust_remote_code=trust_remote_code)
-        step("finding heads")
+        step("choosing heads")
         found = find_heads(loaded)
-        chosen, how = _choose(found, mask, heads, prune, keep, seed, unit)
+        budget = None
+        if max_drop is not None:
+            columns, shape = (text, pair, label), (batch_size, max_length)
+            examples = Halves(task, data_dir, columns, load_tokenizer(model), shape, seed)
+            budget = Budget(loaded, found, examples, max_drop, at_least, unit)
+        chosen, how = choose(choice, found, budget)
         step("counting")
-        planned = plan(loaded, chosen, gqa=_gqa(gqa), empty_site=_empty(empty_site))
-        result = {**planned.to_dict(), "by": how, "difference": None, "out": None}
+        planned = plan(loaded, chosen, **ways)
+        result: dict[str, Any] = {**planned.to_dict(), "by": how, "difference": None, "out": None}
+        if budget is not None:
+            result["budget"] = budget.report(chosen)
         if out is not None:
             step("removing heads")
-            outcome = perform(
-                loaded, chosen, gqa=_gqa(gqa), empty_site=_empty(empty_site), about={"by": how, "on": "no data"}
-            )
+            outcome = perform(loaded, chosen, **ways, about={"by": how})
             loaded.save_pretrained(out)  # type: ignore[operator]
             copy_companions(Path(model), out)
             result |= {"difference": outcome.difference.largest if outcome.difference else 0.0, "out": str(out)}
     if json:
         typer.echo(json_module.dumps(result, indent=1))
-    elif dry_run:
+        return
+    if budget is not None:
+        typer.echo(budget.told(result["budget"]))
+    if dry_run:
         typer.echo(str(planned).replace(planned.summary(), f"would remove {planned.summary()}"))
     else:
         typer.echo(f"removed {planned.summary()}; outputs equal the masked model ({result['difference']:.0e})")
-
-
-def _choose(
-    found: HeadMap,
-    mask: Path | None,
-    heads: str | None,
-    prune: str | None,
-    keep: str | None,
-    seed: int,
-    unit: str,
-) -> tuple[HeadMask, str]:
-    """The mask, and in words how it was chosen."""
-    from headprune.heads import HeadMask
-
-    given = [option for option in (mask, heads, prune, keep) if option is not None]
-    if len(given) != 1:
-        raise MaskError("Say which heads go with one of --mask, --heads, --prune or --keep.")
-    if mask is not None:
-        try:
-            text = mask.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise FileFormatError(f"The mask file '{mask}' cannot be read: {error}.") from error
-        return HeadMask.from_json(text, found), f"the mask file {mask.name}"
-    if heads is not None:
-        names = [name.strip() for name in heads.split(",") if name.strip()]
-        return HeadMask.full(found).without(*names), "name"
-    share = f"prune {prune}" if prune is not None else f"keep {keep}"
-    chosen = HeadMask.random(
-        found,
-        prune=amount(prune) if prune is not None else None,
-        keep=amount(keep) if keep is not None else None,
-        seed=seed,
-        unit=unit,  # type: ignore[arg-type]
-    )
-    return chosen, f"random choice ({share}, unit {unit}, seed {seed})"
-
-
-def _gqa(text: str | None) -> Literal["group", "query", "expand"] | None:
-    return text  # type: ignore[return-value]  # checked by prune_
-
-
-def _empty(text: str) -> Literal["bias", "skip"]:
-    return text  # type: ignore[return-value]  # checked by masked and prune_
 
 
 def copy_companions(source: Path, target: Path) -> None:

@@ -1,0 +1,78 @@
+"""`headprune ablate`: the metric without each head, with honest error bars."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, progress
+from headprune.cli.taskdata import (
+    BatchSize,
+    DataDir,
+    LabelColumn,
+    MaxLength,
+    PairColumn,
+    Task,
+    TextColumn,
+    batches,
+    described,
+    load_tokenizer,
+    task_folder,
+)
+
+
+def ablate(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="Folder for ablation.json and two pictures.")],
+    all_but_one: Annotated[
+        bool, typer.Option("--all-but-one", help="Keep only the head in its layer, instead of masking it.")
+    ] = False,
+    task: Task = "sst2",
+    split: Annotated[str, typer.Option(help="The part of the data to evaluate on.")] = "dev",
+    data_dir: DataDir = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    batch_size: BatchSize = 32,
+    max_length: MaxLength = 128,
+    seed: Seed = 0,
+    json: Json = False,
+    device: Device = "cpu",
+) -> None:
+    """Mask every head in turn and tell which changes of the metric are more than chance."""
+    check_writable(out)
+    from headprune.heads.files import write_text
+    from headprune.pictures import heat_map, histogram, write_page
+    from headprune.sites import find_heads
+    from headprune.tasks import find_task
+    from headprune.tasks.ablations import ablate_metric
+
+    known = find_task(task, text=text, pair=pair, label=label)
+    rows = known.load(task_folder(task, data_dir), split)
+    loaded = load_model(model, device)
+    made = batches(rows, load_tokenizer(model), known, batch_size, max_length)
+    with progress(len(made)) as step:
+        found = ablate_metric(loaded, made, known.metric, all_but_one=all_but_one, seed=seed, progress=step)
+    heads = find_heads(loaded)
+    result: dict[str, Any] = {
+        "task": task, "split": split, "all_but_one": all_but_one, "seed": seed, "base": described(found.base),
+        "share_reused": found.share_reused, "heads": {str(head): row for head, row in found.rows.items()},
+    }  # fmt: skip
+    write_text(out / "ablation.json", json_module.dumps(result, indent=1))
+    changes = {s.id: [found.change(s.id, head) for head in range(s.original_num_heads)] for s in heads}
+    title = f"{task} {split}: change of {known.metric}"
+    write_page(heat_map(heads, changes, title=title, name="change"), out / "ablation.html")
+    scores = [row["score"] for row in found.rows.values()]
+    write_page(histogram(scores, title=title, name=known.metric, reference=found.base.score), out / "histogram.html")
+    if json:
+        typer.echo(json_module.dumps(result, indent=1))
+        return
+    counts = {name: sum(row[name] < 0.01 for row in found.rows.values()) for name in ("p", "p_holm", "p_bh")}
+    typer.echo(
+        f"{known.metric} {found.base.score:.4f} with all heads; without one: {min(scores):.4f} to {max(scores):.4f}; "
+        f"p < 0.01 for {counts['p']} of {len(scores)} heads ({counts['p_holm']} after Holm, {counts['p_bh']} after "
+        f"Benjamini-Hochberg); {out / 'ablation.html'}"
+    )

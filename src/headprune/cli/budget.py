@@ -1,0 +1,92 @@
+"""`--max-drop`: as far as it goes without losing more than so many points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headprune.cli.taskdata import batches, described, task_folder
+from headprune.errors import MaskError
+
+if TYPE_CHECKING:
+    from headprune.heads import HeadMap, HeadMask, HeadScores
+
+SHARES = [step / 20 for step in range(20)]  # 0 to 95 %
+
+
+class Halves:
+    """The dev examples in two halves: one to choose on, one that the choice never saw."""
+
+    def __init__(
+        self,
+        task: str | None,
+        data_dir: Path | None,
+        columns: tuple[str | None, str | None, str | None],
+        tokenizer: Any,
+        shape: tuple[int, int],
+        seed: int,
+    ) -> None:
+        import numpy as np
+
+        from headprune.tasks import find_task
+
+        if task is None:
+            raise MaskError("--max-drop needs --task: points of what?")
+        known = find_task(task, text=columns[0], pair=columns[1], label=columns[2])
+        rows = known.load(task_folder(task, data_dir), "dev")
+        shuffled = np.random.default_rng(seed).permutation(len(rows)).tolist()
+        parts = [sorted(shuffled[: len(rows) // 2]), sorted(shuffled[len(rows) // 2 :])]
+        self.metric = known.metric
+        self.validation, self.test = (batches(rows.subset(part), tokenizer, known, *shape) for part in parts)
+
+
+class Budget:
+    """Finds the furthest point within the drop on the validation half, and tells what it is on the test half."""
+
+    def __init__(self, model: Any, heads: HeadMap, examples: Halves, max_drop: float, at_least: int, unit: str) -> None:
+        self.model, self.heads, self.examples = model, heads, examples
+        self.max_drop, self.at_least, self.unit = max_drop, at_least, unit
+
+    def __call__(self, scores: HeadScores) -> HeadMask:
+        from headprune.curves import furthest_within, pruning_curve
+        from headprune.heads import HeadMask
+
+        found = pruning_curve(
+            self.heads, scores, lambda mask: self._score(mask, self.examples.validation).score, shares=SHARES,
+            metric=self.examples.metric, at_least=self.at_least, unit=self.unit,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return HeadMask.from_dict(self.heads, furthest_within(found, self.max_drop / 100).kept)
+
+    def _score(self, mask: HeadMask, part: Any) -> Any:
+        from headprune.tasks.classification import evaluate
+
+        return evaluate(self.model, part, self.examples.metric, mask=mask, heads=self.heads)
+
+    def report(self, chosen: HeadMask) -> dict[str, Any]:
+        from headprune.heads import HeadMask
+        from headprune.stats import paired_bootstrap
+        from headprune.tasks.classification import statistic_of
+
+        full = HeadMask.full(self.heads)
+        parts = {"validation": self.examples.validation, "test": self.examples.test}
+        found = {name: [self._score(mask, part) for mask in (full, chosen)] for name, part in parts.items()}
+        before, after = found["test"]
+        gap = paired_bootstrap(before.rows(), after.rows(), statistic=statistic_of(self.examples.metric))
+        assert gap.interval is not None
+        return {
+            "max_drop": self.max_drop,
+            **{name: {"full": described(a), "pruned": described(b)} for name, (a, b) in found.items()},
+            "test_change": {
+                "change": gap.difference,
+                "interval": [gap.interval.low, gap.interval.high],
+                "p": gap.p_value,
+            },
+        }
+
+    def told(self, report: dict[str, Any]) -> str:
+        test, change = report["test"], report["test_change"]
+        low, high = change["interval"]
+        return (
+            f"{self.examples.metric} on the half that was not looked at: {test['full']['score']:.4f} -> "
+            f"{test['pruned']['score']:.4f} (change {change['change']:+.4f}, {low:+.4f} to {high:+.4f})"
+        )

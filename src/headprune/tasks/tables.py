@@ -1,0 +1,86 @@
+"""Rows of a CSV, TSV or JSON-lines file, plain or gzipped."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headprune.errors import DataError
+from headprune.registry import hint
+
+KINDS = (".tsv", ".csv", ".jsonl", ".json")
+
+
+class Table:
+    """Rows with named or numbered columns."""
+
+    def __init__(self, path: Path, rows: Sequence[Sequence[Any]], names: Sequence[str] | None) -> None:
+        self.path, self.rows, self.names = path, rows, list(names) if names is not None else None
+
+    def column(self, *wanted: str | int) -> list[Any]:
+        """The first of the wanted columns that the file has: names for files with a header, numbers for others."""
+        for name in wanted:
+            place = self._place(name)
+            if place is not None:
+                return self._values(place)
+        names = [str(name) for name in wanted]
+        known = self.names or [f"column {i}" for i in range(len(self.rows[0]))]
+        raise DataError(f"{self.path} has no column {' or '.join(names)}. {hint(names[0], known)}")
+
+    def _place(self, name: str | int) -> int | None:
+        if isinstance(name, int):
+            return name if self.names is None and name < len(self.rows[0]) else None
+        return self.names.index(name) if self.names is not None and name in self.names else None
+
+    def _values(self, place: int) -> list[Any]:
+        for number, row in enumerate(self.rows, 1 if self.names is None else 2):
+            if len(row) <= place:
+                raise DataError(f"{self.path}, line {number}: found {len(row)} columns, expected at least {place + 1}.")
+        return [row[place] for row in self.rows]
+
+
+def read_table(path: Path, known_columns: Sequence[str] = ()) -> Table:
+    """Read a file. Its first line is a header if it holds a known column name (always for CSV)."""
+    try:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+            rows, names = _parse(file, kind, path)
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise DataError(f"'{path}' cannot be read: {error}. Expected a text file ({', '.join(KINDS)}).") from error
+    if names is None and rows and set(map(str, rows[0])) & set(known_columns):
+        names, rows = [str(name) for name in rows[0]], rows[1:]
+    if not rows:
+        raise DataError(f"'{path}' has no rows. Expected one example a line.")
+    return Table(path, rows, names)
+
+
+def _parse(file: Any, kind: str, path: Path) -> tuple[list[Any], list[str] | None]:
+    if kind == ".csv":
+        rows = list(csv.reader(file))
+        return rows[1:], rows[0] if rows else None
+    if kind == ".tsv":
+        return [line.rstrip("\r\n").split("\t") for line in file if line.strip()], None
+    if kind in (".jsonl", ".json"):
+        return _json_rows(file, path)
+    raise DataError(f"'{path}' has an unknown kind of file name. Expected {', '.join(KINDS)} (or .gz of these).")
+
+
+def _json_rows(file: Any, path: Path) -> tuple[list[Any], list[str]]:
+    rows = []
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, line {number}: not JSON ({error}). Expected one object a line.") from error
+        if not isinstance(row, Mapping):
+            raise DataError(f"{path}, line {number}: found {type(row).__name__}, expected an object.")
+        rows.append(row)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [[row.get(name) for name in names] for row in rows], names
