@@ -18,7 +18,7 @@ def sentences(count: int, seed: int) -> list[tuple[str, int]]:
     rows = []
     for _ in range(count):
         label = generator.randint(0, 1)
-        words = generator.choices(OTHER, k=generator.randint(2, 7)) + [generator.choice(GOOD if label else BAD)]
+        words = [*generator.choices(OTHER, k=generator.randint(2, 7)), generator.choice(GOOD if label else BAD)]
         generator.shuffle(words)
         rows.append((" ".join(words), label))
     return rows

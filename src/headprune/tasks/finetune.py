@@ -98,6 +98,8 @@ def finetune(
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
     )
+    if quiet:
+        trainer.remove_callback(transformers.PrinterCallback)  # it prints losses where a program reads JSON
     checkpoint = transformers.trainer_utils.get_last_checkpoint(str(folder)) if resume and folder.is_dir() else None
     trainer.train(resume_from_checkpoint=checkpoint)
     return model.eval()

@@ -1,0 +1,156 @@
+"""finetune, score, ablate, curve and prune by score, on a toy task from end to end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from transformers import AutoModelForSequenceClassification
+from typer.testing import CliRunner
+
+import headprune as hp
+from headprune.cli.app import app
+from headprune.errors import DataError, HeadpruneError, MaskError
+from headprune.heads import HeadScores
+from headprune.scoring.resumable import score_in_parts
+from headprune.tasks import find_task
+from tests.tasks.toy import tokenizer, write_data, write_model
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False).stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A toy classifier, its data, its scores."""
+    root = tmp_path_factory.mktemp("toy")
+    data = write_data(root / "data")
+    model = write_model(root / "model")
+    told = call("finetune", model, "--data-dir", data, "--epochs", 6, "--lr", 3e-3, "--batch-size", 20, "--seed", 0,
+                "--out", root / "tuned", "--json")  # fmt: skip
+    assert json.loads(told[told.index("{") :])["dev"]["score"] > 0.9
+    call("score", root / "tuned", "--data-dir", data, "--out", root / "scores")
+    return root
+
+
+def test_scores_are_written_with_a_picture(trained):
+    """Method, data and count on record."""
+    scores = HeadScores.from_json((trained / "scores" / "scores.json").read_text())
+    assert (scores.method, scores.data) == ("sensitivity", "sst2 train, 200 examples")
+    assert scores.counts["encoder.0"] == 200.0
+    assert (trained / "scores" / "scores.html").stat().st_size < 100_000
+    assert (trained / "scores" / "plotly.min.js").exists()
+    assert not (trained / "scores" / "scores.partial.json").exists()
+
+
+def test_an_interrupted_scoring_goes_on(trained, tmp_path, monkeypatch):
+    """Nothing is scored twice, and the result is the same."""
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(trained / "tuned")
+    rows = find_task("sst2").load(trained / "data" / "sst2", "train")
+    batches = [{k: v for k, v in b.items() if k != "row"} for b in rows.batches(tokenizer(), batch_size=10)]
+    whole = score_in_parts(model, batches, tmp_path / "a.json")
+    seen = []
+
+    def stop_late(step):
+        seen.append(step)
+        if len(seen) == 18:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_in_parts(model, batches, tmp_path / "b.json", progress=stop_late)
+    assert (tmp_path / "b.json").exists()
+    steps = []
+    resumed = score_in_parts(model, batches, tmp_path / "b.json", progress=steps.append)
+    assert resumed == whole
+    assert steps.count("scoring") == 4
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_ablation_tells_change_and_significance(trained, tmp_path):
+    """Per head, raw and corrected; the base score is that of the tuned model."""
+    result = json.loads(call("ablate", trained / "tuned", "--data-dir", trained / "data", "--out", tmp_path, "--json"))
+    assert len(result["heads"]) == 8
+    assert result["base"]["score"] > 0.9
+    assert result["share_reused"] > 0.3
+    for row in result["heads"].values():
+        assert row["change"] == pytest.approx(row["score"] - result["base"]["score"])
+        assert row["p"] <= row["p_bh"] + 1e-12 <= row["p_holm"] + 2e-12
+    assert (tmp_path / "ablation.html").exists()
+    assert (tmp_path / "histogram.html").exists()
+    text = call("ablate", trained / "tuned", "--data-dir", trained / "data", "--out", tmp_path, "--all-but-one")
+    assert "after Holm" in text
+
+
+def test_a_curve_starts_whole_and_ends_empty(trained, tmp_path):
+    """In the order of the scores, at random with a band, and re-scored."""
+    result = json.loads(call(
+        "curve", trained / "tuned", "--data-dir", trained / "data", "--scores", trained / "scores" / "scores.json",
+        "--random", 2, "--rescore", "--steps", 4, "--out", tmp_path, "--json",
+    ))  # fmt: skip
+    assert {name: len(runs) for name, runs in result["curves"].items()} == {
+        "sensitivity": 1,
+        "random": 2,
+        "sensitivity, re-scored": 1,
+    }
+    for runs in result["curves"].values():
+        for run in runs:
+            assert [point["pruned"] for point in run["points"]] == [0, 2, 4, 6, 8]
+            kept = [{(s, h) for s, hs in p["kept"].items() for h in hs} for p in run["points"]]
+            assert all(later <= earlier for earlier, later in itertools.pairwise(kept))
+            assert run["points"][0]["score"] > 0.9
+            assert 0.3 < run["points"][-1]["score"] < 0.7
+    assert (tmp_path / "curve.html").exists()
+
+
+def test_prune_by_scores_and_pattern(trained, tmp_path):
+    """The lowest go; the card says by what."""
+    scores = trained / "scores" / "scores.json"
+    call("prune", trained / "tuned", "--scores", scores, "--prune", "50%", "--at-least", 1, "--out", tmp_path / "half")
+    card = (tmp_path / "half" / "README.md").read_text()
+    assert "4 heads by prune 50% by sensitivity on sst2 train, 200 examples" in card
+    result = json.loads(call("prune", trained / "tuned", "--pattern", "top:1", "--dry-run", "--json"))
+    assert result["removed"] == {"encoder.1": [0, 1, 2, 3]}
+
+
+def test_prune_within_a_drop(trained, tmp_path):
+    """Chosen on one half of dev, told on the other."""
+    scores = trained / "scores" / "scores.json"
+    words = ("--scores", scores, "--max-drop", 5, "--task", "sst2", "--data-dir", trained / "data")
+    result = json.loads(call("prune", trained / "tuned", *words, "--out", tmp_path / "small", "--json"))
+    budget = result["budget"]
+    drop = budget["validation"]["full"]["score"] - budget["validation"]["pruned"]["score"]
+    assert drop <= 0.05 + 1e-9
+    assert budget["validation"]["full"]["examples"] + budget["test"]["full"]["examples"] == 60
+    assert result["heads"][1] < result["heads"][0]
+    assert (
+        len(hp.find_heads(AutoModelForSequenceClassification.from_pretrained(tmp_path / "small"))) == result["heads"][1]
+    )
+    assert "not looked at" in call("prune", trained / "tuned", *words, "--dry-run")
+
+
+def test_finetuning_under_a_mask_starts_from_the_pruned_model(trained, tmp_path):
+    """Budhraja: mask first, then train; and a teacher."""
+    heads = hp.find_heads(AutoModelForSequenceClassification.from_pretrained(trained / "model"))
+    (tmp_path / "mask.json").write_text(hp.HeadMask.from_dict(heads, {"encoder.0": [0]}).to_json())
+    call("finetune", trained / "model", "--data-dir", trained / "data", "--mask", tmp_path / "mask.json", "--epochs", 1,
+         "--teacher", trained / "tuned", "--out", tmp_path / "masked", "--json")  # fmt: skip
+    assert "encoder.0  ■ · · ·" in call("inspect", tmp_path / "masked")
+
+
+def test_what_is_missing_is_told(trained, tmp_path, monkeypatch):
+    """Data, a budget without an order, a budget without a task, no order."""
+    monkeypatch.delenv("HEADPRUNE_DATA", raising=False)
+    with pytest.raises(DataError, match="HEADPRUNE_DATA"):
+        call("score", trained / "tuned", "--out", tmp_path)
+    with pytest.raises(MaskError, match="--scores"):
+        call("prune", trained / "tuned", "--max-drop", 1, "--dry-run")
+    with pytest.raises(MaskError, match="--task"):
+        call("prune", trained / "tuned", "--max-drop", 1, "--scores", trained / "scores" / "scores.json", "--dry-run")
+    with pytest.raises(DataError, match="No order"):
+        call("curve", trained / "tuned", "--data-dir", trained / "data", "--random", 0, "--out", tmp_path)
+    with pytest.raises(HeadpruneError):
+        call("score", trained / "tuned", "--task", "nli", "--data-dir", trained / "data", "--out", tmp_path)
