@@ -40,29 +40,35 @@ class _OneShotFinder(importlib.abc.MetaPathFinder):
 
     def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
         self.name, self.action = name, action
+        self.asking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
+        if fullname != self.name or self.asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self.asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self.action)
+            spec.loader = _Loader(spec.loader, self)
         return spec
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader, action: Callable[[ModuleType], None]) -> None:
-        self.loader, self.action = loader, action
+    def __init__(self, loader: importlib.abc.Loader, finder: _OneShotFinder) -> None:
+        self.loader, self.finder = loader, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
-        self.action(module)
+        if self.finder in sys.meta_path:  # done; asking for the spec alone does not use the hook up
+            sys.meta_path.remove(self.finder)
+        self.finder.action(module)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.loader, name)  # readers of source code ask the loader for it

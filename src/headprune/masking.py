@@ -44,9 +44,9 @@ def masked(
         raise MaskError(f"empty_site is {empty_site!r}; expected 'bias' or 'skip'.")
     factors = _mask_factors(mask, heads) if isinstance(mask, HeadMask) else _number_factors(mask, heads)
     silent = [
-        model.get_submodule(site.output)
-        for site in heads
-        if empty_site == "skip" and isinstance(mask, HeadMask) and site.num_heads and not mask.kept(site.id)
+        model.get_submodule(heads[name].output)
+        for name, factor in factors.items()
+        if empty_site == "skip" and not factor.requires_grad and not bool(factor.any())
     ]
     with ExitStack() as stack:
         if factors:
@@ -96,7 +96,10 @@ def _number_factors(weights: HeadWeights, heads: HeadMap) -> dict[str, Tensor]:
 
 
 def _as_tensor(site: Site, numbers: Any) -> Tensor:
-    tensor = numbers if isinstance(numbers, Tensor) else torch.tensor([0.0 if x is None else x for x in numbers])
+    try:
+        tensor = numbers if isinstance(numbers, Tensor) else torch.tensor([0.0 if x is None else x for x in numbers])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise MaskError(f"{site.id}: found {numbers!r}, expected one number per original head.") from error
     if tensor.dim() not in (1, 2, 3) or tensor.shape[-1] != site.original_num_heads:
         raise MaskError(
             f"{site.id}: found weights of shape {tuple(tensor.shape)}, expected {site.original_num_heads} in the "

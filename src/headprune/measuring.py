@@ -72,7 +72,7 @@ def measure(
     no times.
     """
     model = unwrapped(model)
-    heads = find_heads(model)
+    heads = find_heads(model, example)
     inputs = to_model(model, example if example is not None else sized_example(model, batch, length))
     rows = next((len(value) for value in inputs.values() if hasattr(value, "__len__")), batch)
     timing = _timing(model, against, inputs, rows, repeats, warmup) if repeats else None

@@ -70,6 +70,8 @@ def _pools(sites: list[Site], per: Per) -> list[list[Site]]:
 def _units(site: Site, unit: Unit, values: tuple[float | None, ...]) -> list[tuple[HeadId, ...]]:
     if unit == "head":
         return [(head,) for head in site.heads()]
+    if unit in ("group", "query") and site.num_kv_heads == site.num_heads:
+        return [(head,) for head in site.heads()]  # without groups, heads stand alone
     if unit == "group":
         return [tuple(HeadId(site.id, index) for index in group) for group in site.groups]
     if unit != "query":

@@ -51,14 +51,17 @@ def load_model(name: str, device: str, *, trust_remote_code: bool = False) -> nn
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         cls = _model_class(transformers, config)
         more: dict[str, Any] = {"trust_remote_code": True} if trust_remote_code else {}
-        model: nn.Module = cls.from_pretrained(name, config=config, **more).to(device).eval()
+        model: nn.Module = cls.from_pretrained(name, config=config, **more).eval()
     except HeadpruneError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # whatever a damaged or foreign folder makes transformers stumble over
         raise CheckpointError(
             f"'{name}' cannot be loaded: {error}. Expected a folder with config.json and weights, or a hub name."
         ) from error
-    return model
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise HeadpruneError(f"The device '{device}' cannot be used: {error}. Try --device cpu.") from error
 
 
 def _model_class(transformers: Any, config: Any) -> Any:

@@ -97,6 +97,7 @@ def prune(
         if out is not None:
             step("removing heads")
             outcome = perform(loaded, chosen, **ways, about={"by": how})
+            keep_card(Path(model), out)
             loaded.save_pretrained(out)  # type: ignore[operator]
             copy_companions(Path(model), out)
             result |= {"difference": outcome.difference.largest if outcome.difference else 0.0, "out": str(out)}
@@ -118,11 +119,22 @@ def copy_companions(source: Path, target: Path) -> None:
         return
     for path in sorted(source.rglob("*")):
         relative = path.relative_to(source)
-        is_weight = path.name.endswith(WEIGHTS) or any(part.startswith(".") for part in relative.parts)
-        if path.is_dir() or is_weight or path.suffix == ".py" or (target / relative).exists():
+        weights_of_model = len(relative.parts) == 1 and path.name.endswith(WEIGHTS)
+        hidden = any(part.startswith(".") for part in relative.parts)
+        if path.is_dir() or weights_of_model or hidden or path.suffix == ".py" or (target / relative).exists():
             continue
+        if path.resolve().is_relative_to(target.resolve()):
+            continue  # the target lies inside the source
         (target / relative).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / relative)
+
+
+def keep_card(source: Path, target: Path) -> None:
+    """The source's model card, to which saving adds what was removed."""
+    card = source / "README.md"
+    if card.is_file() and not (target / "README.md").exists():
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(card, target / "README.md")
 
 
 def _save_tokenizer(name: str, target: Path) -> None:

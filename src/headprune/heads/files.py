@@ -22,7 +22,7 @@ def load(kind: str, text: str) -> dict[str, Any]:
     """The content of a JSON text that `dump` wrote."""
     try:
         content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (json.JSONDecodeError, RecursionError, TypeError) as error:
         raise FileFormatError(f"Not valid JSON ({error}). Expected a headprune.{kind} file.") from error
     if not isinstance(content, dict) or content.get("kind") != f"headprune.{kind}":
         found = content.get("kind") if isinstance(content, dict) else type(content).__name__

@@ -36,6 +36,8 @@ class HeadId:
         """Read `encoder.3:7`."""
         if isinstance(text, HeadId):
             return text
+        if not isinstance(text, str):
+            raise UnknownNameError(f"{text!r} is not the name of a head. Expected text like 'encoder.3:7'.")
         site, colon, index = text.rpartition(":")
         if not colon or not site or not index.isdecimal():
             raise UnknownNameError(

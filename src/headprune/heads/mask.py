@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -76,7 +77,7 @@ class HeadMask:
     @classmethod
     def from_dict(cls, heads: HeadMap, kept: Mapping[str, Iterable[int]]) -> HeadMask:
         """Sites that `kept` does not name keep all their heads; `[]` empties a site."""
-        lists = files.head_lists({site: _as_list(indices) for site, indices in kept.items()}, "mask")
+        lists = files.head_lists({site: _as_list(site, indices) for site, indices in kept.items()}, "mask")
         mask = cls({**{site.id: site.kept for site in heads}, **lists}, heads.original_counts())
         return mask.checked_for(heads)
 
@@ -238,8 +239,16 @@ def head_units(heads: HeadMap, unit: Unit) -> list[tuple[HeadId, ...]]:
 
 
 def _site_units(site: Site, unit: Unit) -> Iterable[tuple[int, ...]]:
-    return site.groups if unit == "group" else zip(*site.groups, strict=True)
+    if unit == "group" or site.num_kv_heads == site.num_heads:  # without groups, heads stand alone
+        return site.groups
+    return zip(*site.groups, strict=True)
 
 
-def _as_list(indices: Iterable[int]) -> list[int]:
-    return [int(index) if not isinstance(index, bool) else index for index in indices]
+def _as_list(site: str, indices: object) -> list[int]:
+    """Whole numbers of any library, and nothing else."""
+    try:
+        if isinstance(indices, str | bytes):
+            raise TypeError("found text")
+        return [operator.index(index) for index in indices]  # type: ignore[attr-defined]
+    except TypeError as error:
+        raise MaskError(f"{site}: found {indices!r}, expected a list of head indices, like [0, 2].") from error

@@ -22,6 +22,11 @@ class HeadFactor:
     name: str  # of the site, for messages
     factor: Tensor  # (heads,), (batch, heads) or (batch, positions, heads)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> HeadFactor:
+        raise MaskError(
+            "The model is inside a `masked` block: a copy would stay masked for ever. Leave the block first."
+        )
+
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         inputs = args[0]  # (..., heads * width)
         factor = self.factor.to(device=inputs.device, dtype=inputs.dtype)
@@ -136,8 +141,10 @@ class _OpenMultihead:
             average_attn_weights=average_attn_weights,
             is_causal=is_causal,
         )
-        output = module.out_proj(context.transpose(0, 1) if swap else context)
-        return output, weights
+        if query.dim() == 2:
+            return module.out_proj(context), weights
+        output = module.out_proj(context.transpose(0, 1))  # always batch first, for weights per example
+        return output if swap else output.transpose(0, 1), weights
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadScores
 from headprune.scoring.losses import ExampleLoss
+from headprune.sites.examine import eval_mode
 
 
 @dataclass(frozen=True)
@@ -73,18 +74,15 @@ class HeadSums:
 @contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients for weights (masks may want them); afterwards as before."""
-    training = [module for module in model.modules() if module.training]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model.eval()
     for parameter in trained:
         parameter.requires_grad_(False)
     try:
-        yield
+        with eval_mode(model):
+            yield
     finally:
         for parameter in trained:
             parameter.requires_grad_(True)
-        for module in training:
-            module.training = True
 
 
 def batches_of(

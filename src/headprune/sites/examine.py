@@ -57,12 +57,13 @@ class _CannotUseError(Exception):
 def examine(model: nn.Module, example: Mapping[str, Any] | None = None) -> Examination:
     """Run the model once and take its attention apart."""
     with _free_gradients(model):
+        inputs = example if example is not None else example_inputs(model)
         with watched(model) as watch:
-            run(model, example)
-        return _take_apart(model, watch)
+            run(model, inputs)
+        return _take_apart(model, watch, inputs)
 
 
-def _take_apart(model: nn.Module, watch: Watch) -> Examination:
+def _take_apart(model: nn.Module, watch: Watch, inputs: Mapping[str, Any]) -> Examination:
     calls = sorted(watch.calls, key=lambda call: call.order)
     by_path: dict[str, list[AttentionEvent]] = {}
     for event in watch.events:
@@ -70,7 +71,7 @@ def _take_apart(model: nn.Module, watch: Watch) -> Examination:
     anatomies, skipped = [], []
     for path, events in by_path.items():
         try:
-            anatomies.append(_anatomy(model, events, calls))
+            anatomies.append(_anatomy(model, events, calls, inputs))
         except _CannotUseError as reason:
             skipped.append(Skipped(path, str(reason)))
     outputs = [anatomy.output for anatomy in anatomies]
@@ -87,7 +88,7 @@ def run(model: nn.Module, example: Mapping[str, Any] | None = None) -> Any:
     if "use_cache" not in inputs and _takes_use_cache(model):
         inputs["use_cache"] = False
     try:
-        with _eval_mode(model):
+        with eval_mode(model):
             return model(**inputs)
     except HeadpruneError:
         raise
@@ -105,7 +106,7 @@ def _takes_use_cache(model: nn.Module) -> bool:
     return "use_cache" in takes or (has_cache and any(p.kind is p.VAR_KEYWORD for p in takes.values()))
 
 
-def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call]) -> Anatomy:
+def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], inputs: Mapping[str, Any]) -> Anatomy:
     event = events[0]
     output = _output_projection(event, calls)
     context: Tensor = output.args[0]
@@ -113,7 +114,7 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call]) 
         raise _CannotUseError(
             f"its {event.heads} heads do not divide the {context.shape[-1]} inputs of the projection {output.path}"
         )
-    backward = Backward(context, event.heads)
+    backward = Backward(context, event.heads, rows=_real_rows(context, inputs))
     if not axis_is_clean(backward, event.tensor, event.axis):
         raise _CannotUseError(f"the inputs of {output.path} are not one slice per head: heads are mixed before it")
     block = _block_call(event, output, calls)
@@ -130,11 +131,16 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call]) 
     inner = [call for call in inner if not any(_inside(call.path, other.path) for other in inner if other is not call)]
     found = reaches(backward, [call.output for call in inner])
     reached = [(call, reach) for call, reach in zip(inner, found, strict=True) if reach is not None]
+    if reached and event.key_input is None and all(call.output.shape[-2] == 1 for call, _ in reached):
+        raise ExampleError(
+            f"On this example {event.path} sees one position only, so its keys cannot be told from its queries. "
+            "Pass an example with at least 2 positions."
+        )
     channels: dict[str, Tensor] = {}
     for call, reach in reached:
         channels[call.path] = channels[call.path] | reach.owners if call.path in channels else reach.owners
     key_reach = None
-    if event.key_input is not None:
+    if event.key_input is not None and event.key_input.requires_grad:
         (key_reach,) = reaches(backward, [event.key_input])
     parameters = _bare_parameters(model, block, output, channels, backward, adapter)
     return Anatomy(
@@ -235,8 +241,17 @@ def _is_cross(reached: list[tuple[Call, Reach]]) -> bool:
 
 def _is_causal(reached: list[Reach]) -> bool:
     """Whether the first position sees no later one."""
-    rows = [reach.first_rows for reach in reached if len(reach.first_rows) > 1]
-    return bool(rows) and not any(bool(row[1:].any()) for row in rows)
+    rows = [reach.later_rows for reach in reached if len(reach.later_rows)]
+    return bool(rows) and not any(bool(row.any()) for row in rows)
+
+
+def _real_rows(context: Tensor, inputs: Mapping[str, Any]) -> tuple[int, int]:
+    """The first and the last position that is not padding, in the flattened (batch, positions)."""
+    mask = inputs.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.dim() == 2 and tuple(context.shape[:2]) == tuple(mask.shape):
+        real = mask.flatten().nonzero().flatten()
+        return int(real[0]), int(real[-1])
+    return 0, context.numel() // context.shape[-1] - 1
 
 
 def _inside(path: str, ancestor: str) -> bool:
@@ -250,7 +265,7 @@ def _free_gradients(model: nn.Module) -> Iterator[None]:
     try:
         for parameter in frozen:
             parameter.requires_grad_(True)
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
         for parameter in frozen:
@@ -258,7 +273,8 @@ def _free_gradients(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards every module as before."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -268,4 +284,4 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-__all__ = ["Anatomy", "Examination", "Watch", "examine", "run"]
+__all__ = ["Anatomy", "Examination", "Watch", "eval_mode", "examine", "run"]

@@ -40,6 +40,7 @@ def to_model(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     moved = {}
     for name, value in inputs.items():
         if isinstance(value, Tensor):
+            value = value.clone() if value.is_inference() else value  # made in inference mode: autograd refuses it
             value = value.to(weight.device)
             if value.is_floating_point():
                 value = value.to(weight.dtype)

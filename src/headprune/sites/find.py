@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from headprune.errors import UnsupportedModelError
+from headprune.errors import ExampleError, UnsupportedModelError
 from headprune.heads import HeadMap, Site
 from headprune.sites import record
 from headprune.sites.examine import Anatomy, examine
@@ -36,13 +36,18 @@ def find_heads(model: nn.Module, example: Mapping[str, Any] | None = None) -> He
 
     Cost: one forward pass on a small batch and one tiny backward pass per head. The result is remembered.
     """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModelError(f"Found {type(model).__name__}; expected a model (torch.nn.Module) in memory.")
+    if example is not None and not isinstance(example, Mapping):
+        raise ExampleError(f"The example is a {type(example).__name__}; expected a table of model inputs.")
     model = unwrapped(model)
     fingerprint = _fingerprint(model)
     known = _known.get(model)
     if example is None and known is not None and known[0] == fingerprint:
         return known[1]
     heads = look(model, example).heads
-    _known[model] = (fingerprint, heads)
+    if heads:
+        _known[model] = (fingerprint, heads)
     return heads
 
 
@@ -108,15 +113,16 @@ def _remembered_sites(model: nn.Module, found: Mapping[str, Site]) -> dict[str, 
         place = record.find_module(model, site.path)
         if place is None:
             continue  # a part that this class of the model does not have
+        here = found.get(place[0])
+        if site.num_heads and here is None:
+            continue  # this class has the block but does not run it
+        if site.num_heads and here is not None and here.num_heads != site.num_heads:
+            raise UnsupportedModelError(
+                f"The config says that {site.id} has {site.num_heads} heads left; {here.num_heads} were found at "
+                f"{place[0]}. The model was changed after it was pruned, or its config was edited."
+            )
         output = place[0].removesuffix(site.path) + site.output
         sites[place[0]] = dataclasses.replace(site, path=place[0], output=output)
-        here = found.get(place[0])
-        if site.num_heads and (here is None or here.num_heads != site.num_heads):
-            seen = f"{here.num_heads} heads" if here else "no attention"
-            raise UnsupportedModelError(
-                f"The config says that {site.id} has {site.num_heads} heads left; {seen} was found at {place[0]}. "
-                "The model was changed after it was pruned, or its config was edited."
-            )
     return sites
 
 

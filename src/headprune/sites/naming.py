@@ -55,7 +55,9 @@ def _tower(model: nn.Module, path: str) -> str | None:
         module = getattr(module, part)
         config = getattr(module, "config", None)
         is_model = config is not None and hasattr(module, "post_init")
-        if is_model and type(config) is not whole and part not in ("encoder", "decoder", "model"):
+        if is_model and type(config) is not whole and part != "model":
+            if part in ("encoder", "decoder"):
+                return None  # the component says it already
             return part.removesuffix("_model").removesuffix("_tower")
     return None
 

@@ -19,14 +19,15 @@ class Reach:
 
     owners: Tensor  # (heads, channels) bool
     spread: Tensor  # (channels,) rows reached from the context's last row: 1 for queries, several for keys and values
-    first_rows: Tensor  # (rows,) bool: rows reached from the context's first row
+    later_rows: Tensor  # bool: rows after the context's first real row that are reached from it
 
 
 class Backward:
     """Gradients of a context (the output projection's input) with respect to tensors of the same pass."""
 
-    def __init__(self, context: Tensor, heads: int, seed: int = 0) -> None:
+    def __init__(self, context: Tensor, heads: int, rows: tuple[int, int] = (0, -1), seed: int = 0) -> None:
         self.context, self.heads = context, heads
+        self.first, self.last = rows  # real positions, in the flattened (batch, positions)
         self.width = context.shape[-1] // heads
         generator = torch.Generator().manual_seed(seed)
         noise = torch.rand(context.shape, generator=generator) + 0.5  # no zero and no sign to cancel
@@ -55,7 +56,7 @@ def reaches(backward: Backward, tensors: Sequence[Tensor]) -> list[Reach | None]
     if not tensors:
         return []
     by_head = [backward.of_head(head, tensors) for head in range(backward.heads)]
-    first, last = backward.of_row(0, tensors), backward.of_row(-1, tensors)
+    first, last = backward.of_row(backward.first, tensors), backward.of_row(backward.last, tensors)
     found: list[Reach | None] = []
     for index, tensor in enumerate(tensors):
         channels = tensor.shape[-1]
@@ -63,7 +64,8 @@ def reaches(backward: Backward, tensors: Sequence[Tensor]) -> list[Reach | None]
         if not owners.any():
             found.append(None)
             continue
-        found.append(Reach(owners, _rows(last[index], channels).sum(0), _rows(first[index], channels).any(1)))
+        later = _rows(first[index], channels).any(1)[backward.first + 1 :]
+        found.append(Reach(owners, _rows(last[index], channels).sum(0), later))
     return found
 
 

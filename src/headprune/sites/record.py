@@ -20,6 +20,9 @@ def read(model_or_config: Any) -> dict[str, Any] | None:
     entry = getattr(config, ENTRY, None)
     if entry is None and isinstance(model_or_config, nn.Module):
         entry = vars(model_or_config).get("_headprune_record")  # a plain module without a config
+        if entry is None and base_prefix(model_or_config):  # the base model was pruned by itself: same stored paths
+            base = getattr(model_or_config, base_prefix(model_or_config)[:-1])
+            entry = getattr(getattr(base, "config", None), ENTRY, None)
     if entry is None:
         return None
     if not isinstance(entry, dict) or entry.get("version") != VERSION:
@@ -63,8 +66,7 @@ def write(model: nn.Module, entry: dict[str, Any]) -> None:
     if getattr(model, "config", None) is None:
         model._headprune_record = entry  # type: ignore[assignment]
         return
-    if getattr(model.config, ENTRY, None) is None:
-        _own_config(model)
+    _own_config(model)
     setattr(model.config, ENTRY, entry)
 
 
@@ -79,3 +81,31 @@ def _own_config(model: nn.Module) -> None:
         base = getattr(config, "headprune_base", None)  # the view of a pruned block
         if base is not None and id(base) in copies:
             config.__dict__["headprune_base"] = copies[id(base)]
+
+
+def mark_pruned(block: nn.Module) -> None:
+    """Remember on the block itself that heads are missing, in case it is saved as part of another model."""
+    block._headprune_pruned = True  # type: ignore[assignment]
+
+
+def unrecorded_blocks(model: nn.Module) -> list[str]:
+    """Pruned blocks that no config entry would tell of if this model were saved now."""
+    pruned = {path for path, module in model.named_modules() if vars(module).get("_headprune_pruned")}
+    if not pruned:
+        return []
+    saved = {id(config) for config in _configs(getattr(model, "config", None))}
+    for prefix, part in model.named_modules():
+        entry = getattr(vars(part).get("config"), ENTRY, None) if id(vars(part).get("config")) in saved else None
+        if entry is None or not hasattr(part, "post_init"):
+            continue
+        for site in recorded_heads(entry):
+            place = find_module(part, site.path)
+            if place is not None:
+                pruned.discard(f"{prefix}.{place[0]}" if prefix else place[0])
+    return sorted(pruned)
+
+
+def _configs(config: Any) -> list[Any]:
+    """A config and the configs of its parts."""
+    parts = [value for value in vars(config).values() if hasattr(value, "to_diff_dict")] if config is not None else []
+    return [config, *(inner for part in parts for inner in _configs(part))]

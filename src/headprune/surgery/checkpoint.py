@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -23,6 +23,8 @@ from typing import Any
 from torch import nn
 
 from headprune.errors import CheckpointError, HeadpruneError
+from headprune.heads import Site
+from headprune.hooks import register_attention_function
 from headprune.masking import is_masked
 from headprune.sites import record
 from headprune.surgery.card import model_card
@@ -36,6 +38,7 @@ def install(modeling_utils: Any) -> None:
     cls = modeling_utils.PreTrainedModel
     if _MARK in vars(cls):
         return
+    register_attention_function()
     cls.post_init = _with_edits(cls.post_init)
     cls.save_pretrained = _with_safe_saving(cls.save_pretrained)
     cls.from_pretrained = classmethod(_with_checked_weights(vars(cls)["from_pretrained"].__func__))
@@ -49,6 +52,10 @@ def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
         entry = record.read(self)
         if entry is not None:
             apply_(self, _checked_edits(entry), stored=True)
+            for site in record.recorded_heads(entry):
+                place = record.find_module(self, site.path)
+                if place is not None and site.num_heads != site.original_num_heads:
+                    record.mark_pruned(place[1])
         return result
 
     return post_init
@@ -66,12 +73,31 @@ def _checked_edits(entry: dict[str, Any]) -> Edits:
             agrees = cut is None and site.output not in edits.stubs
         else:
             agrees = cut is not None and list(cut.keep) == columns
-        if not agrees:
+        if not agrees or not _other_edits_agree(edits, site):
             raise CheckpointError(
                 f"The config says that {site.id} keeps heads {list(site.kept)}, but cuts its weights otherwise. The "
                 "'headprune' entry was edited by hand: save the pruned model again."
             )
     return edits
+
+
+def _other_edits_agree(edits: Edits, site: Site) -> bool:
+    """Biases made for all heads are cut to the site's own heads; an emptied site keeps one as a placeholder."""
+    cuts = [
+        a.bias_heads for path, a in edits.attention.items() if _inside(path, site.path) and a.bias_heads is not None
+    ]
+    for path, arguments in edits.arguments.items():
+        if _inside(path, site.path):
+            cuts += [argument.kept for argument in arguments]
+            if any(argument.heads != site.original_num_heads for argument in arguments):
+                return False
+    if site.num_heads:
+        return all(cut == site.kept for cut in cuts)
+    return all(len(cut) == 1 and cut[0] < site.original_num_heads for cut in cuts)
+
+
+def _inside(path: str, block: str) -> bool:
+    return f"{path}.".startswith(f"{block}.")
 
 
 def _with_safe_saving(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,11 +109,23 @@ def _with_safe_saving(original: Callable[..., Any]) -> Callable[..., Any]:
                 "Leave the block to save the whole model, or prune_ the heads first."
             )
         entry = record.read(self)
+        if entry is not None and getattr(self.config, record.ENTRY, None) is None:
+            record.write(self, entry)  # the base model was pruned by itself
+        lost = record.unrecorded_blocks(self)
+        if lost:
+            raise CheckpointError(
+                f"Heads of {lost[0]} were removed while this model was part of another, and its config does not say "
+                "so: the checkpoint could not be loaded. Prune the model that you save, or save the whole."
+            )
         main_process = args[0] if args else kwargs.get("is_main_process", True)
-        if entry is None or kwargs.get("push_to_hub") or not main_process or Path(save_directory).is_file():
+        if entry is None or not main_process:
             return original(self, save_directory, *args, **kwargs)
-        target = Path(save_directory)
+        target = Path(save_directory).resolve()
         try:
+            if target.is_file():
+                raise NotADirectoryError(f"'{target}' is a file")
+            if kwargs.get("push_to_hub"):
+                return original(self, save_directory, *args, **kwargs)
             _save_beside(target, entry, lambda folder: original(self, folder, *args, **kwargs))
         except HeadpruneError:
             raise
@@ -96,58 +134,83 @@ def _with_safe_saving(original: Callable[..., Any]) -> Callable[..., Any]:
                 f"The pruned model could not be saved to '{target}' ({type(error).__name__}: {error}). What was there "
                 "before is untouched. Check permissions and free space, and save again."
             ) from error
+        return None
 
     return save_pretrained
 
 
 def _save_beside(target: Path, entry: dict[str, Any], save: Callable[[Path], object]) -> None:
-    """Save into a new folder next to the target, then move the files in. A failure leaves the target as it was."""
-    parent = target.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    folder = Path(tempfile.mkdtemp(dir=parent, prefix=".headprune-"))
+    """Save into a new folder on the same disk, then move the files in. A failure leaves the target as it was."""
+    near = target
+    while not near.exists():
+        near = near.parent
+    folder = Path(tempfile.mkdtemp(dir=near, prefix=".headprune-"))
     try:
-        save(folder)
+        new, old = folder / "new", folder / "old"
+        new.mkdir()
+        old.mkdir()
+        save(new)
         card = target / "README.md"
         before = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-        (folder / "README.md").write_text(model_card(entry, before), encoding="utf-8")
+        (new / "README.md").write_text(model_card(entry, before), encoding="utf-8")
         target.mkdir(parents=True, exist_ok=True)
-        if not os.access(target, os.W_OK):
-            raise PermissionError(f"'{target}' cannot be written to")
-        fresh = sorted(path.name for path in folder.iterdir())
-        stale = [path for path in _weight_files(target) if path.name not in fresh]
-        for name in fresh:
-            (folder / name).replace(target / name)
-        for path in stale:
-            path.unlink()
+        _exchange(new, old, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _exchange(new: Path, old: Path, target: Path) -> None:
+    """Move new files in and what they replace out; put everything back if a move fails."""
+    names = sorted(path.name for path in new.iterdir())
+    leaving = [name for name in names if (target / name).exists()] + _stale(names, target)
+    gone: list[str] = []
+    came: list[str] = []
+    try:
+        for name in leaving:
+            (target / name).replace(old / name)
+            gone.append(name)
+        for name in names:
+            (new / name).replace(target / name)
+            came.append(name)
+    except BaseException:
+        for name in came:
+            (target / name).replace(new / name)
+        for name in gone:
+            (old / name).replace(target / name)
+        raise
+
+
+def _stale(names: list[str], target: Path) -> list[str]:
+    """Weight files of an earlier save of the same variant, which a loader would take instead of the new ones."""
+    weights = next((name for name in names if name.endswith(".safetensors")), "")
+    stem = re.sub(r"(-\d{5}-of-\d{5})?\.safetensors$", "", weights)  # model, or model.fp16
+    pattern = re.compile(re.escape(stem) + r"(-\d{5}-of-\d{5})?\.safetensors")
+    index = f"model.safetensors.index{stem.removeprefix('model')}.json"
     return [
-        path
-        for path in folder.iterdir()
-        if path.name == "model.safetensors.index.json"
-        or (path.name.startswith("model") and path.name.endswith(".safetensors"))
+        path.name
+        for path in target.iterdir()
+        if stem and path.name not in names and (pattern.fullmatch(path.name) or path.name == index)
     ]
 
 
 def _with_checked_weights(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls: Any, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        name = pretrained_model_name_or_path
         wants_info = kwargs.pop("output_loading_info", False)
         try:
             model, info = original(cls, name, *args, output_loading_info=True, **kwargs)
         except HeadpruneError:
             raise
         except Exception as error:
+            if isinstance(error, ValueError | ImportError | TypeError | KeyError):
+                raise  # an argument that would be wrong for any model
             if not _is_pruned_checkpoint(name, kwargs.get("config")):
                 raise
             raise CheckpointError(
                 f"The pruned checkpoint '{name}' cannot be loaded ({type(error).__name__}: {error}). Its weights do "
                 "not have the shapes that its config gives: a file is damaged or incomplete, or the config was edited. "
-                "Save the pruned model again."
+                f"Save the pruned model again. (If {cls.__name__} is a part of it, load the whole and take the part.)"
             ) from error
         entry = record.read(model)
         if entry is not None:

@@ -21,6 +21,7 @@ from headprune.hooks import (
     register_attention_function,
     slice_arguments_,
 )
+from headprune.sites.projections import layout
 from headprune.sites.record import find_module
 from headprune.surgery.stubs import BiasOnly, ConfigView, SlicedMultihead, ZeroProjection
 
@@ -149,6 +150,8 @@ class Edits:
 
 LARGEST = 1 << 26  # entries of one dimension of a tensor: more than any model has, less than what exhausts memory
 
+HIDDEN = "headprune_no_"  # headprune_no_query: the place of a projection that is gone
+
 _TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments")
 
 
@@ -238,6 +241,10 @@ def _replace_by_stub(
     if isinstance(module, ZeroProjection | BiasOnly):
         return
     bias: Any = getattr(module, "bias", None)
+    shape = layout(module)
+    size = 0 if shape is None else module.weight.shape[shape.out_dim]  # type: ignore[index]
+    if not 0 < stub.width <= size or (stub.kind == "bias" and stub.width != size):
+        raise CheckpointError(f"The checkpoint puts a stub of width {stub.width} in place of {path}, which has {size}.")
     if stub.kind == "zeros":
         new: nn.Module = ZeroProjection(stub.width, has_bias=bias is not None)
     elif not stub.bias:
@@ -268,8 +275,24 @@ def _swap(model: nn.Module, path: str, new: nn.Module, journal: Journal, stored:
     parent_path, _, name = place[0].rpartition(".")
     parent, old = model.get_submodule(parent_path), place[1]
     new.train(old.training)
-    setattr(parent, name, new)
-    journal.did(lambda: setattr(parent, name, old))
+    if isinstance(new, ZeroProjection):
+        _hide(parent, name, new)
+        journal.did(lambda: _unhide(parent, name, old))
+    else:
+        setattr(parent, name, new)
+        journal.did(lambda: setattr(parent, name, old))
+
+
+def _hide(parent: nn.Module, name: str, stub: ZeroProjection) -> None:
+    """The model's code still finds the stub by its name; tools that pick layers by name (LoRA) do not."""
+    del parent._modules[name]
+    parent._modules[f"{HIDDEN}{name}"] = stub
+    parent.__dict__[name] = stub
+
+
+def _unhide(parent: nn.Module, name: str, old: nn.Module) -> None:
+    del parent._modules[f"{HIDDEN}{name}"], parent.__dict__[name]
+    parent._modules[name] = old
 
 
 def _give_view(module: nn.Module, counts: dict[str, int], attention: Attention | None, journal: Journal) -> None:

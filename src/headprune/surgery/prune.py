@@ -17,7 +17,7 @@ from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import HeadFactor, called_projections, captured_input, captured_output
 from headprune.masking import EmptySite, is_masked, masked
 from headprune.sites import record
-from headprune.sites.examine import Anatomy, run
+from headprune.sites.examine import Anatomy, eval_mode, run
 from headprune.sites.find import look, remember, unwrapped
 from headprune.surgery import dissect
 from headprune.surgery.edits import Edits, Journal, apply_
@@ -79,9 +79,13 @@ def perform(
 ) -> Outcome:
     """`prune_` for callers who want to tell what happened."""
     model = unwrapped(model)
-    outcome = _cut_out(model, mask, gqa, empty_site, verify, example)
+    with torch.inference_mode(False):
+        outcome = _cut_out(model, mask, gqa, empty_site, verify, example)
     if outcome.journals:
         _write_record(model, outcome, about)
+        for site in outcome.after:
+            if site.num_heads != site.original_num_heads:
+                record.mark_pruned(model.get_submodule(site.path))
         _forget_unpacking(model)
         remember(model, outcome.after)
     return outcome
@@ -115,16 +119,17 @@ def _cut_out(
     """Do all cuts or none."""
     _refuse_unfit_models(model)
     view = look(model, example)
-    cuts = _cuts(view.heads, mask, gqa)
+    cuts = _cuts(view.heads, mask, gqa, empty_site)
     expected = _masked_answer(model, mask, view.heads, example, empty_site) if verify and cuts else None
     outcome = Outcome(view.heads, _pruned_heads(view.heads, cuts), Edits(), [], None)
     try:
-        for cut in cuts:
-            edits, journal = _operate(model, view.anatomy[cut.site.id], cut, empty_site)
-            outcome.journals.append(journal)
-            outcome = dataclasses.replace(outcome, edits=outcome.edits.then(edits))
-        if verify and cuts:
-            outcome = dataclasses.replace(outcome, difference=_check(model, expected, example))
+        with eval_mode(model):  # dropout would make every block differ from itself
+            for cut in cuts:
+                edits, journal = _operate(model, view.anatomy[cut.site.id], cut, empty_site)
+                outcome.journals.append(journal)
+                outcome = dataclasses.replace(outcome, edits=outcome.edits.then(edits))
+            if verify and cuts:
+                outcome = dataclasses.replace(outcome, difference=_check(model, expected, example))
     except BaseException:
         outcome.undo()
         raise
@@ -152,9 +157,11 @@ def _refuse_unfit_models(model: nn.Module) -> None:
         )
 
 
-def _cuts(heads: HeadMap, mask: HeadMask, gqa: Gqa | None) -> list[Cut]:
+def _cuts(heads: HeadMap, mask: HeadMask, gqa: Gqa | None, empty_site: str) -> list[Cut]:
     if gqa not in (None, "group", "query", "expand"):
         raise MaskError(f"gqa is {gqa!r}; expected 'group', 'query', 'expand' or None.")
+    if empty_site not in ("bias", "skip"):
+        raise MaskError(f"empty_site is {empty_site!r}; expected 'bias' or 'skip'.")
     if not isinstance(mask, HeadMask):
         raise MaskError(f"Found {type(mask).__name__}; prune_ takes a HeadMask.")
     mask.checked_for(heads)

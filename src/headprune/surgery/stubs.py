@@ -1,7 +1,7 @@
 """What stands in for layers that pruning removed or reshaped beyond what their class allows.
 
-Each stub keeps a `weight` of one number. A checkpoint with it cannot be loaded by plain transformers without a
-size-mismatch error, so a model with emptied sites is never silently filled with random weights.
+The stub of an output projection saves a `weight` of one number. A checkpoint with it cannot be loaded by plain
+transformers without a size-mismatch error, so a model with emptied sites is never silently filled with random weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class ZeroProjection(nn.Module):
-    """The queries, keys or values of a site without heads: zeros for one placeholder head, no weights."""
+    """The queries, keys or values of a site without heads: zeros for one placeholder head, nothing to save."""
 
     weight: Tensor
     bias: Tensor | None
@@ -22,7 +22,7 @@ class ZeroProjection(nn.Module):
     def __init__(self, width: int, *, has_bias: bool = False) -> None:
         super().__init__()
         self.width = width
-        self.register_buffer("weight", torch.zeros(1))
+        self.register_buffer("weight", torch.zeros(1, 1), persistent=False)  # for initialisers and questions of dtype
         _add_unused_bias(self, width if has_bias else 0)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class BiasOnly(nn.Module):
     def __init__(self, width: int, bias: nn.Parameter | None, *, has_bias: bool = False) -> None:
         super().__init__()
         self.width = width
-        self.register_buffer("weight", torch.zeros(1))
+        self.register_buffer("weight", torch.zeros(1, 1))
         self.adds_bias = bias is not None
         if bias is not None:
             self.register_parameter("bias", bias)
