@@ -22,6 +22,7 @@ LAYERS = [
     "sites",
     "masking",
     "scoring",
+    "changes",
     "counting",
     "surgery",
     "tasks",

@@ -37,15 +37,34 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("headprune")])
-def test_the_headprune_commands_run(command, tmp_path, minilm):
-    """With a real model in the place of `path/to/model`."""
-    words = [str(minilm) if word == "path/to/model" else word for word in shlex.split(command)]
+def run_command(command, folder, places):
+    words = [str(places.get(word, word)) for word in shlex.split(command)]
     done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, check=False, env=dict(os.environ)
+        [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, check=False, env=dict(os.environ)
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+ALONE = [c for c in COMMANDS if c.startswith("headprune") and "tuned" not in c]
+CHAIN = [c for c in COMMANDS if c.startswith("headprune") and "tuned" in c]
+
+
+@pytest.mark.parametrize("command", ALONE)
+def test_the_headprune_commands_run(command, tmp_path, minilm):
+    """With a real model in the place of `path/to/model`."""
+    run_command(command, tmp_path, {"path/to/model": minilm})
+
+
+def test_the_commands_for_a_task_run_one_after_the_other(tmp_path):
+    """With a toy model and toy data in the places of the paths."""
+    from tests.tasks.toy import write_data, write_model
+
+    places = {"path/to/model": write_model(tmp_path / "model"), "path/to/data": write_data(tmp_path / "data", 60, 40)}
+    assert len(CHAIN) == 6
+    for command in CHAIN:
+        run_command(command, tmp_path, places)
+    assert (tmp_path / "small" / "config.json").exists()
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make")])

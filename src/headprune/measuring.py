@@ -160,7 +160,13 @@ def peak_memory(task: Callable[[], object], device: torch.device) -> int:
             task()
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device) - before)
-    with torch.no_grad(), _LiveBytes() as live:
+    with torch.no_grad():
+        return live_bytes(task)
+
+
+def live_bytes(task: Callable[[], object]) -> int:
+    """Bytes of the tensors that operations make and that live at once, at most; with gradients or without."""
+    with _LiveBytes() as live:
         task()
     most: int = live.most
     return most

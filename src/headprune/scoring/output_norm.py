@@ -27,7 +27,7 @@ def output_norm(job: Job) -> HeadScores:
             job.answer(batch)
         for site in sites:
             split = contexts[site.id].unflatten(-1, (site.num_heads, -1))  # (batch, positions, heads, width)
-            columns = projections.input_columns(modules[site.id]).unflatten(-1, (site.num_heads, -1))
+            columns = projections.matrix(modules[site.id]).unflatten(-1, (site.num_heads, -1))
             written = torch.einsum("...hw,ohw->...ho", split, columns).norm(dim=-1)  # (batch, positions, heads)
             if written.shape[0] != batch_rows(batch) or written.dim() != 3:
                 written = written.reshape(batch_rows(batch), -1, site.num_heads)  # windows of one image belong together

@@ -20,7 +20,7 @@ from headprune.hooks import AttentionEvent, Call, Watch, watched
 from headprune.sites import projections
 from headprune.sites.adapters import Adapter, adapter_for
 from headprune.sites.example import example_inputs, to_model
-from headprune.sites.ownership import Backward, Reach, axis_is_clean, parameter_owners, reaches
+from headprune.sites.ownership import Backward, Reach, axis_is_clean, parameter_owners, reaches, role_channels
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Anatomy:
     call: Call  # one call of the block, to run it again
     channels: Mapping[str, Tensor]  # projection -> (heads, channels): who uses each of its output channels
     parameters: Mapping[str, tuple[int, Tensor]]  # bare parameter -> dimension, (heads, entries)
+    roles: Mapping[str, Mapping[str, list[Tensor]]]  # projection -> query, key, value -> channels of each head
     groups: tuple[tuple[int, ...], ...]  # heads that share keys and values
     is_cross: bool
     is_causal: bool
@@ -152,6 +153,7 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
         call=block,
         channels=channels,
         parameters=parameters,
+        roles={call.path: role_channels(backward, reach) for call, reach in reached},
         groups=_groups(event.heads, [reach for _, reach in reached]),
         is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached),
         is_causal=_is_causal([reach for _, reach in reached] + ([key_reach] if key_reach else [])),

@@ -19,6 +19,7 @@ class Reach:
 
     owners: Tensor  # (heads, channels) bool
     spread: Tensor  # (channels,) rows reached from the context's last row: 1 for queries, several for keys and values
+    shares: Tensor  # (heads, channels): activation times gradient; a head's values add up to the head's own total
     later_rows: Tensor  # bool: rows after the context's first real row that are reached from it
 
 
@@ -39,6 +40,11 @@ class Backward:
         part = slice(head * self.width, (head + 1) * self.width)
         sent[..., part] = self.noise[..., part]
         return self._send(sent, tensors)
+
+    def total(self, head: int) -> float:
+        """What is sent backwards from a head, times what the head said."""
+        part = slice(head * self.width, (head + 1) * self.width)
+        return float((self.context[..., part].detach().double() * self.noise[..., part].double()).sum())
 
     def of_row(self, row: int, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         """From one position of one example, all heads."""
@@ -65,7 +71,8 @@ def reaches(backward: Backward, tensors: Sequence[Tensor]) -> list[Reach | None]
             found.append(None)
             continue
         later = _rows(first[index], channels).any(1)[backward.first + 1 :]
-        found.append(Reach(owners, _rows(last[index], channels).sum(0), later))
+        shares = torch.stack([_shares(tensor, grads[index]) for grads in by_head])
+        found.append(Reach(owners, _rows(last[index], channels).sum(0), shares, later))
     return found
 
 
@@ -105,6 +112,63 @@ def _separating_dimension(grads: list[Tensor | None], parameter: Tensor) -> tupl
         if bool((owners.sum(0) <= 1).all()) and all(int(row.sum()) <= each for row in owners) and owners.any(1).all():
             return dim, owners.cpu()
     return None
+
+
+def value_channels(backward: Backward, reach: Reach) -> list[Tensor] | None:
+    """The channels of each head's values in a projection's output; None if the values are not in it.
+
+    A head's output is linear in its values, so activation times gradient over just these channels adds up to the
+    head's total. No choice of query or key channels does.
+    """
+    found = []
+    for head in range(backward.heads):
+        total = backward.total(head)
+        for channels in _runs(reach.owners[head], backward.width):
+            if abs(float(reach.shares[head, channels].sum()) - total) <= 1e-3 * abs(total):
+                found.append(channels)
+                break
+        else:
+            return None
+    return found
+
+
+def role_channels(backward: Backward, reach: Reach) -> dict[str, list[Tensor]]:
+    """Which channels of a projection are each head's queries, keys and values.
+
+    Queries act on their own position only, values are found by linearity, keys are the rest that acts on several.
+    """
+    values = value_channels(backward, reach)
+    roles: dict[str, list[Tensor]] = {"value": values} if values is not None else {}
+    for role, acts in (("query", reach.spread == 1), ("key", reach.spread > 1)):
+        found = []
+        for head in range(backward.heads):
+            owned = reach.owners[head] & acts
+            if values is not None:
+                owned[values[head]] = False
+            found.append(torch.nonzero(owned).flatten())
+        if all(len(channels) for channels in found):
+            roles[role] = found
+    return roles
+
+
+def _runs(owned: Tensor, width: int) -> list[Tensor]:
+    """Pieces of the given width of each stretch of owned channels, and its end."""
+    places = torch.nonzero(owned).flatten()
+    if not len(places):
+        return []
+    cuts = (torch.nonzero(places.diff() != 1).flatten() + 1).tolist()
+    pieces = []
+    for stretch in torch.tensor_split(places, cuts):
+        pieces += [piece for piece in stretch.split(width) if len(piece) == width]
+        if len(stretch) > width and len(stretch) % width:
+            pieces.append(stretch[-width:])
+    return pieces
+
+
+def _shares(tensor: Tensor, grad: Tensor | None) -> Tensor:
+    if grad is None:
+        return torch.zeros(tensor.shape[-1], dtype=torch.float64)
+    return (tensor.detach().double() * grad.double()).reshape(-1, tensor.shape[-1]).sum(0).cpu()
 
 
 def _channels(grad: Tensor | None, channels: int) -> Tensor:

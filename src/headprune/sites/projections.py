@@ -73,7 +73,7 @@ def _plain(module: nn.Linear) -> bool:
     return type(module.weight) in (Parameter,) and type(module.weight.data).__name__ == "Tensor"
 
 
-def input_columns(module: nn.Module) -> Tensor:
+def matrix(module: nn.Module) -> Tensor:
     """The weight of a projection as (outputs, inputs), however it is stored."""
     shape = layout(module)
     if shape is None:
