@@ -24,11 +24,24 @@ def api() -> str:
         if name == "__version__":
             continue
         thing = getattr(hp, name)
+        if inspect.ismodule(thing):
+            parts += _module(name, thing)
+            continue
         parts += ["", f"## `hp.{name}`", "", *_described(thing, name)]
         if inspect.isclass(thing) and not issubclass(thing, Exception):
             for member, value in vars(thing).items():
                 parts += _member(member, value)
     return "\n".join(parts) + "\n"
+
+
+def _module(name: str, module: object) -> list[str]:
+    """A public module: what it is, and its functions."""
+    parts = ["", f"## `hp.{name}`", "", inspect.getdoc(module) or ""]
+    for member, value in vars(module).items():
+        own = getattr(value, "__module__", None) == module.__name__  # type: ignore[attr-defined]
+        if own and inspect.isfunction(value) and not member.startswith("_"):
+            parts += ["", f"**`{name}.{member}{_signature(value)}`**: {inspect.getdoc(value)}"]
+    return parts
 
 
 def _described(thing: object, name: str) -> list[str]:

@@ -154,3 +154,44 @@ def test_what_is_missing_is_told(trained, tmp_path, monkeypatch):
         call("curve", trained / "tuned", "--data-dir", trained / "data", "--random", 0, "--out", tmp_path)
     with pytest.raises(HeadpruneError):
         call("score", trained / "tuned", "--task", "nli", "--data-dir", trained / "data", "--out", tmp_path)
+
+
+def test_two_parts_of_the_data_are_compared(trained, tmp_path):
+    """Figure 2 of Michel et al.: the same heads, two data sets, r and rho with p."""
+    words = ("ablate", trained / "tuned", "--data-dir", trained / "data", "--against", "train", "--out", tmp_path)
+    result = json.loads(call(*words, "--json"))["against"]
+    assert result["n"] == 8
+    assert result["pearson"] is None or -1 <= result["pearson"] <= 1
+    assert result["base"]["examples"] == 200
+    assert set(result["scores"]) == {f"encoder.{layer}:{head}" for layer in range(2) for head in range(4)}
+    assert (tmp_path / "scatter.html").exists()
+    assert "dev and train: " in call(*words)
+
+
+def test_scores_without_data_are_computed_once(trained, tmp_path):
+    """`magnitude` reads no data, whatever the number of batches."""
+    call("score", trained / "tuned", "--method", "magnitude", "--data-dir", trained / "data", "--out", tmp_path)
+    assert HeadScores.from_json((tmp_path / "scores.json").read_text()).counts == {"encoder.0": 1.0, "encoder.1": 1.0}
+
+
+def test_unreadable_files_are_told(trained, tmp_path):
+    """Scores and masks that are not there."""
+    where = ("--data-dir", trained / "data", "--out", tmp_path)
+    with pytest.raises(HeadpruneError, match="nowhere"):
+        call("curve", trained / "tuned", "--scores", tmp_path / "nowhere.json", *where)
+    with pytest.raises(HeadpruneError, match="nowhere"):
+        call("finetune", trained / "model", "--mask", tmp_path / "nowhere.json", *where)
+
+
+def test_ablations_that_differ_are_correlated():
+    """Heads that matter alike on both parts give r of one; where nothing changes there is no r."""
+    from types import SimpleNamespace
+
+    from headprune.cli.ablate import _compared, _told
+
+    first = SimpleNamespace(rows={i: {"score": score} for i, score in enumerate((0.9, 0.8, 0.5, 0.7))})
+    second = SimpleNamespace(rows={i: {"score": 2 * row["score"]} for i, row in first.rows.items()})
+    assert _compared(first, second)["pearson"] == pytest.approx(1.0)
+    assert "Pearson r 1.00" in _told(_compared(first, second))
+    flat = SimpleNamespace(rows={i: {"score": 0.9} for i in range(4)})
+    assert _told(_compared(first, flat)) == "no head changes the metric on one of them"

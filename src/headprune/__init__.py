@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headprune.import_hook import teach_transformers
 
 if TYPE_CHECKING:
+    from headprune import stats as stats
     from headprune.errors import HeadpruneError as HeadpruneError
     from headprune.heads import HeadId as HeadId
     from headprune.heads import HeadMap as HeadMap
@@ -44,10 +45,14 @@ _PUBLIC = {
     "prune_": "headprune.surgery.prune",
 }
 
-__all__ = ["__version__", *sorted(_PUBLIC)]
+_MODULES = ("stats",)
+
+__all__ = ["__version__", *sorted((*_PUBLIC, *_MODULES))]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"headprune.{name}")
     if name in _PUBLIC:
         value = getattr(importlib.import_module(_PUBLIC[name]), name)
         globals()[name] = value

@@ -405,3 +405,28 @@ def test_magnitude_is_refused_where_values_have_no_weight_of_their_own():
     """nn.MultiheadAttention packs them into one parameter that is no projection."""
     with pytest.raises(UnsupportedModelError, match="output-norm"):
         hp.score(tiny_model("siglip"), method="magnitude")
+
+
+def test_a_recording_keeps_only_what_replays_ask_for():
+    """Outputs of layers and of what comes before a projection inside its layer; not the insides of other parts."""
+    from headprune.hooks import recorded
+
+    model = tiny_model("bert")
+    batch = labelled(model, "bert")
+    heads = hp.find_heads(model)
+    with torch.no_grad(), recorded(model) as recording:
+        model(**batch)
+    everything = sum(call.output is not None for call in recording.calls)
+    recording.keep_only(model.get_submodule(site.output) for site in heads)
+    kept = {call.module for call in recording.calls if call.output is not None}
+    assert model.bert.encoder.layer[0] in kept
+    assert model.bert.encoder.layer[1].attention.self in kept
+    assert model.bert.encoder.layer[1].attention.self.query not in kept
+    assert model.bert.encoder.layer[0].intermediate.dense not in kept
+    assert model.bert.encoder.layer[1] not in kept
+    assert len(kept) < everything / 2
+
+
+def test_the_statistics_are_at_hand():
+    """`hp.stats`, without importing it first."""
+    assert hp.stats.holm([0.01]) == [0.01]

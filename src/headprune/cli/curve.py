@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headprune.cli.choosing import read_scores
 from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, progress
 from headprune.cli.taskdata import (
     BatchSize,
@@ -56,7 +57,6 @@ def curve(
     """Draw how the score falls as more heads are switched off."""
     check_writable(out)
     from headprune.curves import Curve, pruning_curve
-    from headprune.heads import HeadScores
     from headprune.heads.files import write_text
     from headprune.pictures import curve_picture, write_page
     from headprune.scoring import score
@@ -75,7 +75,7 @@ def curve(
     made = batches(rows, tokenizer, known, batch_size, max_length)
     orders: list[tuple[str, HeadScores, Any]] = []
     for path in scores or ():
-        read = HeadScores.from_json(path.read_text(encoding="utf-8"))
+        read = read_scores(path)
         orders.append((read.method, read, None))
     for number in range(random):
         orders.append(("random", score(loaded, method="random", heads=heads, seed=seed + number), None))

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, quiet_transformers
 from headprune.cli.taskdata import (
     BatchSize,
@@ -62,7 +63,7 @@ def finetune(
     learner = _classifier(model, known.num_labels, device, seed)
     if mask is not None:
         heads = find_heads(learner)
-        prune_(learner, HeadMask.from_json(mask.read_text(encoding="utf-8"), heads), about={"by": f"mask {mask.name}"})
+        prune_(learner, HeadMask.from_json(read_text(mask, "mask"), heads), about={"by": f"mask {mask.name}"})
     guide = load_model(teacher, device) if teacher is not None else None
     trained = train(learner, tokenizer, known, examples, out / "checkpoints", recipe, teacher=guide, quiet=json)
     trained.save_pretrained(out)  # type: ignore[operator]

@@ -7,7 +7,7 @@ the calls, so this works for any architecture whose forward is deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,12 +58,23 @@ class Recording:
         """When a projection was first called."""
         return min(call.begin for call in self.calls if call.module is projection and not call.is_attention)
 
+    def keep_only(self, projections: Iterable[nn.Module]) -> None:
+        """Let go of what no replay from these projections will ask for: memory for layers, not for their insides."""
+        cuts = [self.cut_before(projection) for projection in projections]
+        for call in self.calls:
+            if not any(self._asked(call, cut) for cut in cuts):
+                call.output = None
+
+    @staticmethod
+    def _asked(call: RecordedCall, cut: int) -> bool:
+        """Whether a replay from the cut gets its answer from this call: it was over, and its caller was not."""
+        return _is_over(call, cut) and (call.parent is None or not _is_over(call.parent, cut))
+
     def answers(self, cut: int) -> dict[tuple[nn.Module, bool], list[Any]]:
         """What each module said before the cut, as far as the replay will ask it."""
         known: dict[tuple[nn.Module, bool], list[Any]] = {}
         for call in self.calls:
-            asked = call.parent is None or not _is_over(call.parent, cut)
-            if _is_over(call, cut) and asked:
+            if self._asked(call, cut):
                 known.setdefault((call.module, call.is_attention), []).append(call.output)
         return known
 

@@ -55,6 +55,7 @@ def ablate(job: Job, changes: Callable[[Site, int], HeadMask], outcome: Outcome,
             if reuse:
                 with recorded(job.model) as recording:
                     whole = job.model(**batch)
+                recording.keep_only(job.model.get_submodule(site.output) for site in sites)
                 if number == 0:
                     reuse = all(_is_valid(job, batch, recording, site, changes) for site in (sites[0], sites[-1]))
             else:

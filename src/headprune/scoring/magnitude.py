@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadScores, Site
 from headprune.scoring.job import Job
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import data_free, scorers
 from headprune.sites import projections
 from headprune.sites.examine import Anatomy
 from headprune.sites.find import look
+
+data_free.add("magnitude")
 
 
 @scorers.add("magnitude")

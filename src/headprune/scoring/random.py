@@ -6,7 +6,9 @@ import random as python_random
 
 from headprune.heads import HeadScores
 from headprune.scoring.job import Job
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import data_free, scorers
+
+data_free.add("random")
 
 
 @scorers.add("random")

@@ -8,3 +8,5 @@ from headprune.heads import HeadScores
 from headprune.registry import Registry
 
 scorers: Registry[Callable[..., HeadScores]] = Registry("scorer")
+
+data_free: set[str] = set()  # scorers that look at no data

@@ -14,6 +14,7 @@ from torch import nn
 from headprune.errors import HeadpruneError
 from headprune.heads import HeadScores
 from headprune.heads.files import dump, load, write_text
+from headprune.scoring.registry import data_free
 from headprune.scoring.run import score
 from headprune.sites.find import find_heads, unwrapped
 
@@ -32,6 +33,8 @@ def score_in_parts(
 
     A file that was begun with another model, data or options is not gone on with.
     """
+    if options.get("method") in data_free:
+        return score(model, **options)
     key = _key(model, batches, options)
     total, done = _begun(path, key)
     heads = find_heads(model)
