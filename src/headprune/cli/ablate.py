@@ -16,11 +16,9 @@ from headprune.cli.taskdata import (
     MaxLength,
     PairColumn,
     Task,
+    TaskData,
     TextColumn,
-    batches,
     described,
-    load_tokenizer,
-    task_folder,
 )
 from headprune.errors import DataError
 
@@ -51,15 +49,12 @@ def ablate(
     from headprune.heads.files import write_text
     from headprune.pictures import heat_map, histogram, scatter, write_page
     from headprune.sites import find_heads
-    from headprune.tasks import find_task
     from headprune.tasks.ablations import ablate_metric
 
-    known = find_task(task, text=text, pair=pair, label=label)
-    rows = known.load(task_folder(task, data_dir), split)
-    loaded = load_model(model, device)
-    made = batches(rows, load_tokenizer(model), known, batch_size, max_length)
-    others = known.load(task_folder(task, data_dir), against) if against is not None else None
-    second = batches(others, load_tokenizer(model), known, batch_size, max_length) if others is not None else []
+    data = TaskData.open(task, data_dir, (text, pair, label), model, batch_size, max_length)
+    known, loaded = data.task, load_model(model, device)
+    made = data.batches(data.examples(split))
+    second = data.batches(data.examples(against)) if against is not None else []
     ways: Any = {"all_but_one": all_but_one, "seed": seed}
     with progress(len(made) + len(second)) as step:
         found = ablate_metric(loaded, made, known.metric, progress=step, **ways)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headprune.cli.taskdata import batches, described, task_folder
-from headprune.errors import MaskError
+from headprune.cli.taskdata import TaskData, described
 
 if TYPE_CHECKING:
     from headprune.heads import HeadMap, HeadMask, HeadScores
@@ -17,27 +15,14 @@ SHARES = [step / 20 for step in range(20)]  # 0 to 95 %
 class Halves:
     """The dev examples in two halves: one to choose on, one that the choice never saw."""
 
-    def __init__(
-        self,
-        task: str | None,
-        data_dir: Path | None,
-        columns: tuple[str | None, str | None, str | None],
-        tokenizer: Any,
-        shape: tuple[int, int],
-        seed: int,
-    ) -> None:
+    def __init__(self, data: TaskData, seed: int) -> None:
         import numpy as np
 
-        from headprune.tasks import find_task
-
-        if task is None:
-            raise MaskError("--max-drop needs --task: points of what?")
-        known = find_task(task, text=columns[0], pair=columns[1], label=columns[2])
-        rows = known.load(task_folder(task, data_dir), "dev")
+        rows = data.examples("dev")
         shuffled = np.random.default_rng(seed).permutation(len(rows)).tolist()
         parts = [sorted(shuffled[: len(rows) // 2]), sorted(shuffled[len(rows) // 2 :])]
-        self.metric = known.metric
-        self.validation, self.test = (batches(rows.subset(part), tokenizer, known, *shape) for part in parts)
+        self.metric = data.task.metric
+        self.validation, self.test = (data.batches(rows.subset(part)) for part in parts)
 
 
 class Budget:

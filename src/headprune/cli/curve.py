@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,16 +18,13 @@ from headprune.cli.taskdata import (
     MaxLength,
     PairColumn,
     Task,
+    TaskData,
     TextColumn,
-    batches,
-    load_tokenizer,
-    task_folder,
-    without_rows,
 )
 from headprune.errors import DataError
 
 if TYPE_CHECKING:
-    from headprune.heads import HeadMask, HeadScores
+    from headprune.heads import HeadMap, HeadMask, HeadScores
 
 
 def curve(
@@ -59,59 +57,60 @@ def curve(
     from headprune.curves import Curve, pruning_curve
     from headprune.heads.files import write_text
     from headprune.pictures import curve_picture, write_page
-    from headprune.scoring import score
     from headprune.sites import find_heads
-    from headprune.tasks import find_task
     from headprune.tasks.classification import evaluate
 
     if steps < 1:
         raise DataError(f"--steps is {steps}; a curve needs at least one step.")
-    known = find_task(task, text=text, pair=pair, label=label)
-    folder = task_folder(task, data_dir)
-    rows = known.load(folder, split)
-    loaded = load_model(model, device)
+    data = TaskData.open(task, data_dir, (text, pair, label), model, batch_size, max_length)
+    metric, rows = data.task.metric, data.examples(split)
+    loaded, made = load_model(model, device), data.batches(rows)
     heads = find_heads(loaded)
-    tokenizer = load_tokenizer(model)
-    made = batches(rows, tokenizer, known, batch_size, max_length)
-    orders: list[tuple[str, HeadScores, Any]] = []
-    for path in scores or ():
-        read = read_scores(path)
-        orders.append((read.method, read, None))
-    for number in range(random):
-        orders.append(("random", score(loaded, method="random", heads=heads, seed=seed + number), None))
-    if rescore:
-        part = known.load(folder, "train").sample(rescore_examples, seed)
-        calibration = without_rows(batches(part, tokenizer, known, batch_size, max_length))
-
-        def again(mask: HeadMask) -> HeadScores:
-            return score(loaded, calibration, heads=heads, mask=mask)
-
-        orders.append(("sensitivity, re-scored", score(loaded, calibration, heads=heads), again))
-    if not orders:
-        raise DataError("No order to follow: give --scores, --random or --rescore.")
+    calibration = data.inputs(data.examples("train", rescore_examples, seed)) if rescore else []
+    orders = _orders(loaded, heads, scores or [], range(seed, seed + random), calibration)
     known_scores: dict[HeadMask, float] = {}
 
     def measured(mask: HeadMask) -> float:
         if mask not in known_scores:
-            known_scores[mask] = evaluate(loaded, made, known.metric, mask=mask, heads=heads).score
+            known_scores[mask] = evaluate(loaded, made, metric, mask=mask, heads=heads).score
         return known_scores[mask]
 
     shares = [step / steps for step in range(steps + 1)]
     found: dict[str, list[Curve]] = {}
     with progress(len(orders) * len(shares)) as step:
-        for name, order, rescorer in orders:
-            made_curve = pruning_curve(
-                heads, order, measured, shares=shares, metric=known.metric, rescore=rescorer, progress=step
-            )
-            found.setdefault(name, []).append(made_curve)
+        for name, order, again in orders:
+            ways: Any = {"shares": shares, "metric": metric, "rescore": again, "progress": step}
+            found.setdefault(name, []).append(pruning_curve(heads, order, measured, **ways))
     result = {"task": task, "split": split, "examples": len(rows), "seed": seed}
     result |= {"curves": {name: [c.to_dict() for c in curves] for name, curves in found.items()}}
     write_text(out / "curve.json", json_module.dumps(result, indent=1))
-    write_page(curve_picture(found, title=f"{task} {split}: {known.metric} as heads are pruned"), out / "curve.html")
+    write_page(curve_picture(found, title=f"{task} {split}: {metric} as heads are pruned"), out / "curve.html")
     if json:
         typer.echo(json_module.dumps(result, indent=1))
         return
     for name, curves in found.items():
         means = [sum(c.points[i].score for c in curves) / len(curves) for i in range(len(shares))]
         typer.echo(f"{name:24} " + " ".join(f"{mean:.3f}" for mean in means))
-    typer.echo(f"{known.metric} at {', '.join(f'{share:.0%}' for share in shares)} pruned; {out / 'curve.html'}")
+    typer.echo(f"{metric} at {', '.join(f'{share:.0%}' for share in shares)} pruned; {out / 'curve.html'}")
+
+
+def _orders(
+    model: Any, heads: HeadMap, files: list[Path], seeds: Iterable[int], calibration: list[Any]
+) -> list[tuple[str, HeadScores, Any]]:
+    """Every order to follow: its name, its first scores, and how to score anew after a step if it does."""
+    from headprune.scoring import score
+
+    orders: list[tuple[str, HeadScores, Any]] = []
+    for path in files:
+        read = read_scores(path)
+        orders.append((read.method, read, None))
+    orders += [("random", score(model, method="random", heads=heads, seed=seed), None) for seed in seeds]
+    if calibration:
+
+        def again(mask: HeadMask) -> HeadScores:
+            return score(model, calibration, heads=heads, mask=mask)
+
+        orders.append(("sensitivity, re-scored", score(model, calibration, heads=heads), again))
+    if not orders:
+        raise DataError("No order to follow: give --scores, --random or --rescore.")
+    return orders

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headprune.cli.choosing import read_text
-from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, quiet_transformers
+from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model
 from headprune.cli.taskdata import (
     BatchSize,
     DataDir,
@@ -17,11 +17,9 @@ from headprune.cli.taskdata import (
     MaxLength,
     PairColumn,
     Task,
+    TaskData,
     TextColumn,
-    batches,
     described,
-    load_tokenizer,
-    task_folder,
 )
 
 
@@ -49,17 +47,14 @@ def finetune(
     from headprune.heads.files import write_text
     from headprune.sites import find_heads
     from headprune.surgery.prune import prune_
-    from headprune.tasks import find_task
     from headprune.tasks.classification import evaluate
     from headprune.tasks.finetune import Recipe
     from headprune.tasks.finetune import finetune as train
 
-    known = find_task(task, text=text, pair=pair, label=label)
-    folder = task_folder(task, data_dir)
-    examples, dev = known.load(folder, "train"), known.load(folder, "dev")
+    data = TaskData.open(task, data_dir, (text, pair, label), model, batch_size, max_length)
+    known, tokenizer = data.task, data.tokenizer
+    examples, dev = data.examples("train"), data.examples("dev")
     recipe = Recipe(epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, max_length=max_length, seed=seed)
-    quiet_transformers()
-    tokenizer = load_tokenizer(model)
     learner = _classifier(model, known.num_labels, device, seed)
     if mask is not None:
         heads = find_heads(learner)
@@ -68,7 +63,7 @@ def finetune(
     trained = train(learner, tokenizer, known, examples, out / "checkpoints", recipe, teacher=guide, quiet=json)
     trained.save_pretrained(out)  # type: ignore[operator]
     tokenizer.save_pretrained(out)
-    found = evaluate(trained, batches(dev, tokenizer, known, batch_size, max_length), known.metric)
+    found = evaluate(trained, data.batches(dev), known.metric)
     result = {"task": task, "recipe": recipe.to_dict(), "train_examples": len(examples), "dev": described(found)}
     write_text(out / "finetune.json", json_module.dumps(result, indent=1))
     if json:

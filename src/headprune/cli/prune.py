@@ -18,8 +18,8 @@ from headprune.cli.taskdata import (
     LabelColumn,
     MaxLength,
     PairColumn,
+    TaskData,
     TextColumn,
-    load_tokenizer,
 )
 from headprune.errors import MaskError
 
@@ -85,9 +85,10 @@ def prune(
         found = find_heads(loaded)
         budget = None
         if max_drop is not None:
-            columns, shape = (text, pair, label), (batch_size, max_length)
-            examples = Halves(task, data_dir, columns, load_tokenizer(model), shape, seed)
-            budget = Budget(loaded, found, examples, max_drop, at_least, unit)
+            if task is None:
+                raise MaskError("--max-drop needs --task: points of what?")
+            data = TaskData.open(task, data_dir, (text, pair, label), model, batch_size, max_length)
+            budget = Budget(loaded, found, Halves(data, seed), max_drop, at_least, unit)
         chosen, how = choose(choice, found, budget)
         step("counting")
         planned = plan(loaded, chosen, **ways)

@@ -15,11 +15,8 @@ from headprune.cli.taskdata import (
     MaxLength,
     PairColumn,
     Task,
+    TaskData,
     TextColumn,
-    batches,
-    load_tokenizer,
-    task_folder,
-    without_rows,
 )
 
 
@@ -49,13 +46,10 @@ def score(
     from headprune.pictures import heat_map, write_page
     from headprune.scoring.resumable import score_in_parts
     from headprune.sites import find_heads
-    from headprune.tasks import find_task
 
-    known = find_task(task, text=text, pair=pair, label=label)
-    rows = known.load(task_folder(task, data_dir), split)
-    rows = rows.sample(examples, seed) if examples else rows
-    loaded = load_model(model, device)
-    made = without_rows(batches(rows, load_tokenizer(model), known, batch_size, max_length))
+    data = TaskData.open(task, data_dir, (text, pair, label), model, batch_size, max_length)
+    rows = data.examples(split, examples, seed)
+    loaded, made = load_model(model, device), data.inputs(rows)
     options = {"reduction": reduction} if reduction is not None else {}
     with progress(len(made)) as step:
         scores = score_in_parts(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headprune.cli.options import quiet_transformers
 from headprune.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,7 +28,55 @@ BatchSize = Annotated[int, typer.Option(help="Examples a batch.")]
 MaxLength = Annotated[int, typer.Option(help="Tokens an example at most.")]
 
 
-def task_folder(task: str, data_dir: Path | None) -> Path:
+@dataclass(frozen=True)
+class TaskData:
+    """A task with its folder and a tokenizer: everything between a file and a batch."""
+
+    task: TextTask
+    folder: Path
+    tokenizer: Any
+    batch_size: int
+    max_length: int
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        data_dir: Path | None,
+        columns: tuple[str | None, str | None, str | None],
+        tokenizer_of: str,
+        batch_size: int,
+        max_length: int,
+    ) -> TaskData:
+        """From the options as typed; `columns` are those of the text, the second text and the label."""
+        from headprune.tasks import find_task
+
+        task = find_task(name, text=columns[0], pair=columns[1], label=columns[2])
+        folder = _task_folder(name, data_dir)
+        return cls(task, folder, _load_tokenizer(tokenizer_of), batch_size, max_length)
+
+    def examples(self, split: str, count: int = 0, seed: int = 0) -> Examples:
+        """A part of the data, or a random sample of it."""
+        rows = self.task.load(self.folder, split)
+        return rows.sample(count, seed) if count else rows
+
+    def batches(self, examples: Examples) -> list[dict[str, Any]]:
+        """Batches that know which example is in which row."""
+        return list(
+            examples.batches(
+                self.tokenizer,
+                batch_size=self.batch_size,
+                max_length=self.max_length,
+                is_regression=self.task.is_regression,
+            )
+        )
+
+    def inputs(self, examples: Examples) -> list[dict[str, Any]]:
+        """Batches as the model takes them."""
+        return [{k: v for k, v in batch.items() if k != "row"} for batch in self.batches(examples)]
+
+
+def _task_folder(task: str, data_dir: Path | None) -> Path:
     """`DIR/task` if it is there, else DIR itself."""
     root = data_dir or (Path(os.environ["HEADPRUNE_DATA"]) if os.environ.get("HEADPRUNE_DATA") else None)
     if root is None:
@@ -36,23 +86,14 @@ def task_folder(task: str, data_dir: Path | None) -> Path:
     return root / task if (root / task).is_dir() else root
 
 
-def load_tokenizer(name: str) -> Any:
+def _load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
+    quiet_transformers()
     try:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"'{name}' has no tokenizer ({error}). Save one into the model's folder.") from error
-
-
-def batches(examples: Examples, tokenizer: Any, task: TextTask, batch_size: int, max_length: int) -> list[Any]:
-    made = examples.batches(tokenizer, batch_size=batch_size, max_length=max_length, is_regression=task.is_regression)
-    return list(made)
-
-
-def without_rows(made: list[Any]) -> list[Any]:
-    """Batches as the model takes them."""
-    return [{name: value for name, value in batch.items() if name != "row"} for batch in made]
 
 
 def described(evaluation: Evaluation) -> dict[str, Any]:
