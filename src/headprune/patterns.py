@@ -48,7 +48,7 @@ def pattern(
     gone: set[HeadId] = set()
     for component, item in _parts(source, heads):
         sites = [site for site in heads if component in (None, site.component)]
-        gone |= _removed(source, item, component, sites, order)
+        gone |= _removed(source, item, sites, order)
     return HeadMask.full(heads).without(*sorted(gone))
 
 
@@ -115,7 +115,7 @@ def _assignment(source: _Source, item: _Item, heads: HeadMap) -> tuple[str, _Ite
     return component, _Item(value, item.start + len(name) + 1)
 
 
-def _removed(source: _Source, item: _Item, component: str | None, sites: Sequence[Site], order: _Order) -> set[HeadId]:
+def _removed(source: _Source, item: _Item, sites: Sequence[Site], order: _Order) -> set[HeadId]:
     """The heads that one item removes from these sites."""
     text = item.text.strip()
     if text == "one":
@@ -155,8 +155,8 @@ def _keep_amount(source: _Source, item: _Item, sites: Sequence[Site], order: _Or
     gone: set[HeadId] = set()
     for group in [[site] for site in sites] if each else [list(sites)]:
         present = [head for site in group for head in site.heads()]
-        if (isinstance(keep, int) and keep > len(present)) or (not isinstance(keep, int) and keep > 1):
-            place = group[0].id if each else "the component" if len(group) < len(sites) or sites else "the model"
+        if keep > (len(present) if isinstance(keep, int) else 1.0):
+            place = group[0].id if each else " and ".join(dict.fromkeys(site.component for site in group))
             source.refuse(item, f"keeps {item.text.strip()} heads in {place}, which has only {len(present)}")
         gone |= order.first(present, heads_to_prune(len(present), keep=keep))
     return gone

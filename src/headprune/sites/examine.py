@@ -60,7 +60,7 @@ def examine(model: nn.Module, example: Mapping[str, Any] | None = None) -> Exami
     with _free_gradients(model):
         inputs = example if example is not None else example_inputs(model)
         with watched(model) as watch:
-            run(model, inputs)
+            run(model, example)
         return _take_apart(model, watch, inputs)
 
 
