@@ -18,6 +18,7 @@ LAYERS = [
     "selection",
     "stats",
     "comparing",
+    "resuming",
     "hooks",
     "sites",
     "masking",

@@ -42,7 +42,7 @@ def test_scores_are_written_with_a_picture(trained):
     assert scores.counts["encoder.0"] == 200.0
     assert (trained / "scores" / "scores.html").stat().st_size < 100_000
     assert (trained / "scores" / "plotly.min.js").exists()
-    assert not (trained / "scores" / "scores.partial.json").exists()
+    assert not (trained / "scores" / "unfinished").exists()
 
 
 def test_an_interrupted_scoring_goes_on(trained, tmp_path, monkeypatch):
@@ -52,7 +52,7 @@ def test_an_interrupted_scoring_goes_on(trained, tmp_path, monkeypatch):
     model = AutoModelForSequenceClassification.from_pretrained(trained / "tuned")
     rows = find_task("sst2").load(trained / "data" / "sst2", "train")
     batches = [{k: v for k, v in b.items() if k != "row"} for b in rows.batches(tokenizer(), batch_size=10)]
-    whole = score_in_parts(model, batches, tmp_path / "a.json")
+    whole = score_in_parts(model, batches, tmp_path / "a")
     seen = []
 
     def stop_late(step):
@@ -61,13 +61,13 @@ def test_an_interrupted_scoring_goes_on(trained, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        score_in_parts(model, batches, tmp_path / "b.json", progress=stop_late)
-    assert (tmp_path / "b.json").exists()
+        score_in_parts(model, batches, tmp_path / "b", progress=stop_late)
+    assert (tmp_path / "b").exists()
     steps = []
-    resumed = score_in_parts(model, batches, tmp_path / "b.json", progress=steps.append)
+    resumed = score_in_parts(model, batches, tmp_path / "b", progress=steps.append)
     assert resumed == whole
     assert steps.count("scoring") == 4
-    assert not (tmp_path / "b.json").exists()
+    assert not (tmp_path / "b").exists()
 
 
 def test_ablation_tells_change_and_significance(trained, tmp_path):
@@ -195,3 +195,33 @@ def test_ablations_that_differ_are_correlated():
     assert "Pearson r 1.00" in _told(_compared(first, second))
     flat = SimpleNamespace(rows={i: {"score": 0.9} for i in range(4)})
     assert _told(_compared(first, flat)) == "no head changes the metric on one of them"
+
+
+def test_an_interrupted_ablation_and_curve_go_on(trained, tmp_path, monkeypatch):
+    """Finished batches and finished points are not computed again; the results are those of an unbroken run."""
+    from headprune.scoring import engine
+    from headprune.tasks import classification
+
+    words = {
+        "ablate": ("ablate", trained / "tuned", "--data-dir", trained / "data", "--batch-size", 10, "--json"),
+        "curve": ("curve", trained / "tuned", "--data-dir", trained / "data", "--random", 2, "--steps", 4, "--json"),
+    }
+    whole = {name: call(*w, "--out", tmp_path / f"{name}-whole") for name, w in words.items()}
+    places = {"ablate": (engine, "_share", 3), "curve": (classification, "evaluate", 4)}
+    for name, (module, function, count) in places.items():
+        original, calls = getattr(module, function), []
+
+        def breaking(*args, original=original, calls=calls, count=count, **kwargs):
+            calls.append(1)
+            if len(calls) == count:
+                raise MemoryError("stopped")  # the command line turns Ctrl-C itself into an exit
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, function, breaking)
+        with pytest.raises(MemoryError, match="stopped"):
+            call(*words[name], "--out", tmp_path / name)
+        monkeypatch.setattr(module, function, original)
+        kept = list((tmp_path / name / "unfinished").iterdir())
+        assert len(kept) == count - 1
+        assert json.loads(call(*words[name], "--out", tmp_path / name)) == json.loads(whole[name])
+        assert not (tmp_path / name / "unfinished").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +56,8 @@ def ablate(
     known, loaded = data.task, load_model(model, device)
     made = data.batches(data.examples(split))
     second = data.batches(data.examples(against)) if against is not None else []
-    ways: Any = {"all_but_one": all_but_one, "seed": seed}
+    unfinished = out / "unfinished"
+    ways: Any = {"all_but_one": all_but_one, "seed": seed, "folder": unfinished}
     with progress(len(made) + len(second)) as step:
         found = ablate_metric(loaded, made, known.metric, progress=step, **ways)
         other = ablate_metric(loaded, second, known.metric, progress=step, **ways) if second else None
@@ -76,6 +78,7 @@ def ablate(
     write_page(heat_map(heads, changes, title=title, name="change"), out / "ablation.html")
     scores = [row["score"] for row in found.rows.values()]
     write_page(histogram(scores, title=title, name=known.metric, reference=found.base.score), out / "histogram.html")
+    shutil.rmtree(unfinished, ignore_errors=True)
     if json:
         typer.echo(json_module.dumps(result, indent=1))
         return

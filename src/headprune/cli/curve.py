@@ -57,6 +57,7 @@ def curve(
     from headprune.curves import Curve, pruning_curve
     from headprune.heads.files import write_text
     from headprune.pictures import curve_picture, write_page
+    from headprune.resuming import Parts, work_key
     from headprune.sites import find_heads
     from headprune.tasks.classification import evaluate
 
@@ -68,12 +69,14 @@ def curve(
     heads = find_heads(loaded)
     calibration = data.inputs(data.examples("train", rescore_examples, seed)) if rescore else []
     orders = _orders(loaded, heads, scores or [], range(seed, seed + random), calibration)
-    known_scores: dict[HeadMask, float] = {}
+    parts = Parts(out / "unfinished", work_key(loaded, made, {"metric": metric}))
 
     def measured(mask: HeadMask) -> float:
-        if mask not in known_scores:
-            known_scores[mask] = evaluate(loaded, made, metric, mask=mask, heads=heads).score
-        return known_scores[mask]
+        known = parts.get(mask.to_json())
+        if known is None:
+            known = evaluate(loaded, made, metric, mask=mask, heads=heads).score
+            parts.put(mask.to_json(), known)
+        return float(known)
 
     shares = [step / steps for step in range(steps + 1)]
     found: dict[str, list[Curve]] = {}
@@ -85,6 +88,7 @@ def curve(
     result |= {"curves": {name: [c.to_dict() for c in curves] for name, curves in found.items()}}
     write_text(out / "curve.json", json_module.dumps(result, indent=1))
     write_page(curve_picture(found, title=f"{task} {split}: {metric} as heads are pruned"), out / "curve.html")
+    parts.finished()
     if json:
         typer.echo(json_module.dumps(result, indent=1))
         return

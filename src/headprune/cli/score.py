@@ -53,7 +53,7 @@ def score(
     options = {"reduction": reduction} if reduction is not None else {}
     with progress(len(made)) as step:
         scores = score_in_parts(
-            loaded, made, out / "scores.partial.json", method=method, name=f"{task} {split}, {len(rows)} examples",
+            loaded, made, out / "unfinished", method=method, name=f"{task} {split}, {len(rows)} examples",
             seed=seed, progress=step, **options,
         )  # fmt: skip
     write_text(out / "scores.json", scores.to_json())

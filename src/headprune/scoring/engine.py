@@ -17,6 +17,7 @@ from headprune.comparing import difference
 from headprune.heads import HeadId, HeadMask, Site
 from headprune.hooks import Recording, recorded, replayed
 from headprune.masking import masked
+from headprune.resuming import Parts
 from headprune.scoring.job import Job
 
 Outcome = Callable[[Any, Mapping[str, Any]], Tensor]  # model output and batch -> one row per example
@@ -30,6 +31,13 @@ class Ablations:
     changed: dict[HeadId, list[Tensor]] = field(default_factory=dict)
     reused: list[float] = field(default_factory=list)
 
+    def add(self, base: Tensor, changed: Mapping[HeadId, Tensor], share: float) -> None:
+        """One more batch."""
+        self.base.append(base)
+        self.reused.append(share)
+        for head, rows in changed.items():
+            self.changed.setdefault(head, []).append(rows)
+
     def base_outcomes(self) -> Tensor:
         return torch.cat(self.base)
 
@@ -42,32 +50,64 @@ class Ablations:
         return sum(self.reused) / len(self.reused) if self.reused else 0.0
 
 
-def ablate(job: Job, changes: Callable[[Site, int], HeadMask], outcome: Outcome, *, reuse: bool = True) -> Ablations:
+def ablate(
+    job: Job,
+    changes: Callable[[Site, int], HeadMask],
+    outcome: Outcome,
+    *,
+    reuse: bool = True,
+    parts: Parts | None = None,
+) -> Ablations:
     """Outcomes of every example under `changes(site, head)`, for every head.
 
     A change may touch only its own site. With `reuse`, the first batch checks on the first and the last site that
-    starting from the middle gives what a whole pass gives; if not, whole passes are run throughout.
+    starting from the middle gives what a whole pass gives; if not, whole passes are run throughout. With `parts`,
+    batches that were finished before an interruption are not done again.
     """
     found = Ablations()
     sites = [site for site in job.heads if site.num_heads]
+    checked = False
     for number, batch in enumerate(job.batches):
+        kept = parts.get(f"batch {number}") if parts is not None else None
+        if kept is not None:
+            found.add(*_unpacked(kept))
+            continue
         with torch.no_grad():
-            if reuse:
+            if not reuse:
+                whole, recording = job.model(**batch), None
+            else:
                 with recorded(job.model) as recording:
                     whole = job.model(**batch)
                 recording.keep_only(job.model.get_submodule(site.output) for site in sites)
-                if number == 0:
-                    reuse = all(_is_valid(job, batch, recording, site, changes) for site in (sites[0], sites[-1]))
-            else:
-                whole = job.model(**batch)
-            found.base.append(outcome(whole, batch).detach().cpu())
-            for site in sites:
-                for head in site.kept:
-                    answer = _changed(job, batch, recording if reuse else None, site, changes(site, head))
-                    rows = outcome(answer, batch).detach().cpu()
-                    found.changed.setdefault(HeadId(site.id, head), []).append(rows)
-                    found.reused.append(_share(job, recording, site) if reuse else 0.0)
+                if not checked and not all(_is_valid(job, batch, recording, s, changes) for s in (sites[0], sites[-1])):
+                    reuse, recording = False, None
+                checked = True
+            base = outcome(whole, batch).detach().cpu()
+            changed = {
+                HeadId(site.id, head): outcome(_changed(job, batch, recording, site, changes(site, head)), batch)
+                .detach()
+                .cpu()
+                for site in sites
+                for head in site.kept
+            }
+            share = _share(job, recording, sites) if recording is not None else 0.0
+        found.add(base, changed, share)
+        if parts is not None:
+            parts.put(f"batch {number}", _packed(base, changed, share))
     return found
+
+
+def _packed(base: Tensor, changed: Mapping[HeadId, Tensor], share: float) -> dict[str, Any]:
+    return {
+        "base": base.tolist(),
+        "changed": {str(head): rows.tolist() for head, rows in changed.items()},
+        "share": share,
+    }
+
+
+def _unpacked(kept: Mapping[str, Any]) -> tuple[Tensor, dict[HeadId, Tensor], float]:
+    changed = {HeadId.parse(name): torch.tensor(rows) for name, rows in kept["changed"].items()}
+    return torch.tensor(kept["base"]), changed, float(kept["share"])
 
 
 def _changed(job: Job, batch: Mapping[str, Any], recording: Recording | None, site: Site, mask: HeadMask) -> Any:
@@ -86,8 +126,14 @@ def _is_valid(
     return difference(quick, _changed(job, batch, None, site, mask)).largest <= 1e-6
 
 
-def _share(job: Job, recording: Recording, site: Site) -> float:
-    return recording.reused(recording.cut_before(job.model.get_submodule(site.output)))
+def _share(job: Job, recording: Recording, sites: list[Site]) -> float:
+    """The share of the work that the replays of one batch saved, over all heads."""
+    saved = [
+        recording.reused(recording.cut_before(job.model.get_submodule(site.output)))
+        for site in sites
+        for _ in site.kept
+    ]
+    return sum(saved) / len(saved)
 
 
 def losses(job: Job) -> Outcome:

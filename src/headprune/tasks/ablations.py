@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 from headprune import stats
 from headprune.heads import HeadId, HeadMask, Site
+from headprune.resuming import Parts, work_key
 from headprune.scoring.engine import ablate
 from headprune.scoring.job import Job, evaluation
 from headprune.scoring.losses import ExampleLoss
@@ -39,12 +41,14 @@ def ablate_metric(
     *,
     all_but_one: bool = False,
     seed: int = 0,
+    folder: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MetricAblation:
     """The metric without each head (or with only it in its layer), from per-example outcomes.
 
     Accuracies are compared by the paired t-test on right and wrong (Michel et al. say "t-test"); other metrics by the
     paired bootstrap. Nobody in the field corrects for testing all heads: Holm and Benjamini-Hochberg stand beside p.
+    With `folder`, batches finished before an interruption are kept there; remove it when the result is written.
     """
     model = unwrapped(model)
     heads = find_heads(model)
@@ -68,7 +72,10 @@ def ablate_metric(
 
     with evaluation(model):
         job = Job(model=model, heads=heads, batches=counted(), loss=ExampleLoss())
-        found = ablate(job, change, outcome)
+        parts = None
+        if folder is not None:
+            parts = Parts(folder, work_key(model, batches, {"metric": metric, "all_but_one": all_but_one}))
+        found = ablate(job, change, outcome, parts=parts)
     base = found.base_outcomes()[order].double().numpy()
     statistic = statistic_of(metric)
     rows: dict[HeadId, dict[str, float]] = {}
