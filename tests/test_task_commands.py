@@ -225,3 +225,19 @@ def test_an_interrupted_ablation_and_curve_go_on(trained, tmp_path, monkeypatch)
         assert len(kept) == count - 1
         assert json.loads(call(*words[name], "--out", tmp_path / name)) == json.loads(whole[name])
         assert not (tmp_path / name / "unfinished").exists()
+
+
+def test_curves_over_training(trained, tmp_path):
+    """One curve per checkpoint, in the order of training (Michel et al., Figure 5)."""
+    data = ("--data-dir", trained / "data")
+    call("finetune", trained / "model", *data, "--epochs", 3, "--lr", 3e-3, "--batch-size", 20, "--keep-checkpoints",
+         "--out", tmp_path / "run", "--json")  # fmt: skip
+    folder = tmp_path / "run" / "checkpoints"
+    assert len(list(folder.glob("checkpoint-*"))) == 3
+    words = ("curve", tmp_path / "run", *data, "--checkpoints", folder, "--steps", 2, "--out", tmp_path / "curves")
+    result = json.loads(call(*words, "--json"))
+    assert list(result["curves"]) == ["checkpoint-10", "checkpoint-20", "checkpoint-30"]
+    assert all(len(run[0]["points"]) == 3 for run in result["curves"].values())
+    assert not (tmp_path / "curves" / "unfinished").exists()
+    with pytest.raises(DataError, match="no checkpoints"):
+        call("curve", tmp_path / "run", *data, "--checkpoints", tmp_path / "curves", "--out", tmp_path / "c")

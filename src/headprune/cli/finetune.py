@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +33,9 @@ def finetune(
     label: LabelColumn = None,
     mask: Annotated[Path | None, typer.Option(help="A mask file: prune to these heads first, then train.")] = None,
     teacher: Annotated[str | None, typer.Option(help="A model whose answers to follow as well (distillation).")] = None,
+    keep_checkpoints: Annotated[
+        bool, typer.Option("--keep-checkpoints", help="Keep the checkpoint of every epoch, not only the last.")
+    ] = False,
     epochs: Annotated[float, typer.Option(help="Passes over the training data.")] = 3.0,
     learning_rate: Annotated[float, typer.Option("--lr", help="Peak learning rate.")] = 2e-5,
     batch_size: BatchSize = 32,
@@ -60,7 +63,8 @@ def finetune(
         heads = find_heads(learner)
         prune_(learner, HeadMask.from_json(read_text(mask, "mask"), heads), about={"by": f"mask {mask.name}"})
     guide = load_model(teacher, device) if teacher is not None else None
-    trained = train(learner, tokenizer, known, examples, out / "checkpoints", recipe, teacher=guide, quiet=json)
+    ways: Any = {"teacher": guide, "keep_checkpoints": keep_checkpoints, "quiet": json}
+    trained = train(learner, tokenizer, known, examples, out / "checkpoints", recipe, **ways)
     trained.save_pretrained(out)  # type: ignore[operator]
     tokenizer.save_pretrained(out)
     found = evaluate(trained, data.batches(dev), known.metric)

@@ -58,11 +58,13 @@ def finetune(
     *,
     teacher: nn.Module | None = None,
     resume: bool = True,
+    keep_checkpoints: bool = False,
     quiet: bool = False,
 ) -> nn.Module:
     """Train `model` on the examples; checkpoints go to `folder`, and an interrupted run goes on from the last one.
 
     A pruned model keeps its heads removed, which is Budhraja et al.'s fixed mask: they mask first and train then.
+    `keep_checkpoints` keeps one per epoch (for curves over training, Michel et al., Figure 5), otherwise only the last.
     With a `teacher`, the loss is shared with the divergence from the teacher's answers (temperature as usual).
     """
     if len(examples) < 2:
@@ -79,7 +81,7 @@ def finetune(
         weight_decay=recipe.weight_decay,
         lr_scheduler_type="linear",
         save_strategy="epoch",
-        save_total_limit=1,
+        save_total_limit=None if keep_checkpoints else 1,
         logging_steps=50,
         report_to=[],
         seed=recipe.seed,
