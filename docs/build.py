@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 import re
@@ -86,7 +85,6 @@ def _help(words: tuple[str, ...]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    assert dataclasses.is_dataclass(hp.HeadId)
     return {HERE / "api.md": api(), HERE / "cli.md": cli()}
 
 

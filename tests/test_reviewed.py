@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +19,11 @@ from transformers import (
     CLIPVisionModel,
     EncoderDecoderModel,
 )
+from typer.testing import CliRunner
 
 import headprune as hp
+from headprune.cli.app import app
+from headprune.cli.options import load_model
 from headprune.comparing import difference
 from headprune.errors import CheckpointError, ExampleError, HeadpruneError, MaskError, UnknownNameError
 from headprune.sites.examine import run
@@ -94,14 +99,61 @@ def test_saving_leaves_foreign_files_and_other_variants(tmp_path):
 
 
 def test_saving_through_a_link_to_another_disk(tmp_path):
-    """The files are first written on the disk where they end up."""
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    """The files are first written on the disk where they end up: moving across disks is not possible."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system here to link to")
+    with tempfile.TemporaryDirectory(dir=memory) as elsewhere:
+        (tmp_path / "link").symlink_to(elsewhere)
+        model = tiny_model("bert")
+        hp.prune_(model, full(model).without("encoder.0:1"))
+        model.save_pretrained(tmp_path / "link")
+        assert {p.name for p in Path(elsewhere).iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    assert {p.name for p in tmp_path.iterdir()} == {"link"}
+
+
+def test_companions_of_a_model_come_along(tmp_path):
+    """Weights of its parts, its card, and nothing twice where the target lies inside the source."""
+    source = tmp_path / "source"
+    tiny_model("bert").save_pretrained(source)
+    (source / "2_Dense").mkdir()
+    (source / "2_Dense" / "model.safetensors").write_text("dense")
+    (source / "README.md").write_text("# Mine\n")
+    words = ["prune", str(source), "--heads", "encoder.0:1", "--out", str(source / "small")]
+    CliRunner().invoke(app, words, catch_exceptions=False)
+    small = source / "small"
+    assert (small / "2_Dense" / "model.safetensors").read_text() == "dense"
+    assert (small / "README.md").read_text().startswith("# Mine")
+    assert "Removed attention heads" in (small / "README.md").read_text()
+    assert not (small / "small").exists()
+
+
+def test_measuring_on_an_example_finds_heads_on_it():
+    """Also where none can be made from a config."""
+    model = nn.Module()
+    model.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+    model.forward = lambda x: model.attention(x, x, x)[0]
+    assert hp.measure(model.eval(), example={"x": torch.randn(2, 5, 16)}, repeats=0).heads == 4
+
+
+def test_the_command_line_explains_what_it_cannot_load(tmp_path):
+    """A truncated file, and a device that is not there."""
+    tiny_model("bert").save_pretrained(tmp_path / "model")
+    with pytest.raises(HeadpruneError, match="device 'nowhere'"):
+        load_model(str(tmp_path / "model"), "nowhere")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        load_model(str(tmp_path / "model"), "cpu")
+
+
+def test_a_wrong_argument_is_not_called_a_damaged_file(tmp_path):
+    """transformers' own error comes through."""
     model = tiny_model("bert")
     hp.prune_(model, full(model).without("encoder.0:1"))
-    model.save_pretrained(tmp_path / "link")
-    assert (tmp_path / "elsewhere" / "config.json").exists()
-    assert {p.name for p in tmp_path.iterdir()} == {"elsewhere", "link"}
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="nope"):
+        type(model).from_pretrained(tmp_path, attn_implementation="nope")
 
 
 def test_a_move_that_fails_puts_everything_back(tmp_path):

@@ -89,8 +89,8 @@ def test_pruned_equals_masked_equals_reloaded(loaded, tmp_path):
     assert hp.find_heads(reloaded) == hp.find_heads(pruned)
 
 
-def test_every_site_alone(loaded):
-    """One head or group of each site, and each site emptied in turn."""
+def test_sites_alone(loaded):
+    """One head or group, and then all heads, of about six sites spread over the depth, one site at a time."""
     model, batch, _ = loaded
     heads = hp.find_heads(model)
     full = hp.HeadMask.full(heads)

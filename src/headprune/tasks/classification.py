@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -151,8 +152,6 @@ def evaluate(
     heads: HeadMap | None = None,
 ) -> Evaluation:
     """Score a classifier, with only the heads of `mask` on if one is given."""
-    from contextlib import nullcontext
-
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
