@@ -17,6 +17,7 @@ LAYERS = [
     "patterns",
     "selection",
     "stats",
+    "agreement",
     "comparing",
     "resuming",
     "hooks",
@@ -28,6 +29,7 @@ LAYERS = [
     "surgery",
     "tasks",
     "curves",
+    "pictures_static",
     "pictures",
     "measuring",
     "import_hook",  # names the checkpoint module, which it imports only when transformers is loaded

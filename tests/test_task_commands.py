@@ -14,7 +14,7 @@ from headprune.cli.app import app
 from headprune.errors import DataError, HeadpruneError, MaskError
 from headprune.heads import HeadScores
 from headprune.scoring.resumable import score_in_parts
-from headprune.tasks import find_task
+from headprune.tasks import Source, find_task
 from tests.tasks.toy import tokenizer, write_data, write_model
 
 
@@ -50,8 +50,8 @@ def test_an_interrupted_scoring_goes_on(trained, tmp_path, monkeypatch):
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(trained / "tuned")
-    rows = find_task("sst2").load(trained / "data" / "sst2", "train")
-    batches = [{k: v for k, v in b.items() if k != "row"} for b in rows.batches(tokenizer(), batch_size=10)]
+    rows = find_task("sst2").load(Source(trained / "data" / "sst2"), "train", tokenizer(), 64)
+    batches = [{k: v for k, v in b.items() if k != "row"} for b in rows.batches(batch_size=10)]
     whole = score_in_parts(model, batches, tmp_path / "a")
     seen = []
 
@@ -200,14 +200,14 @@ def test_ablations_that_differ_are_correlated():
 def test_an_interrupted_ablation_and_curve_go_on(trained, tmp_path, monkeypatch):
     """Finished batches and finished points are not computed again; the results are those of an unbroken run."""
     from headprune.scoring import engine
-    from headprune.tasks import classification
+    from headprune.tasks import task
 
     words = {
         "ablate": ("ablate", trained / "tuned", "--data-dir", trained / "data", "--batch-size", 10, "--json"),
         "curve": ("curve", trained / "tuned", "--data-dir", trained / "data", "--random", 2, "--steps", 4, "--json"),
     }
     whole = {name: call(*w, "--out", tmp_path / f"{name}-whole") for name, w in words.items()}
-    places = {"ablate": (engine, "_share", 3), "curve": (classification, "evaluate", 4)}
+    places = {"ablate": (engine, "_share", 3), "curve": (task, "evaluate", 4)}
     for name, (module, function, count) in places.items():
         original, calls = getattr(module, function), []
 

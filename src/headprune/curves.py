@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headprune.errors import DataError
-from headprune.heads import HeadMap, HeadMask, HeadScores
+from headprune.heads import HeadMap, HeadMask, HeadScores, canonical_component
 from headprune.heads.mask import Unit
 from headprune.selection import Normalize, select
 
-Score = Callable[[HeadMask], float]  # how well the model does with only these heads; larger is better
+Score = Callable[[HeadMask], float]  # how well the model does with only these heads
 Rescore = Callable[[HeadMask], HeadScores]
 
 
@@ -67,6 +67,8 @@ def pruning_curve(
         raise DataError(f"Found shares {list(shares)}: expected numbers from 0 to 1, at least one.")
     points: list[Point] = []
     mask = HeadMask.full(heads)
+    wanted = None if components is None else {canonical_component(name) for name in components}
+    within = sum(site.num_heads for site in heads if wanted is None or site.component in wanted)
     current = scores
     for share in sorted(shares):
         progress(f"{scores.method} {share:.0%}")
@@ -77,15 +79,16 @@ def pruning_curve(
             start=mask if rescore is not None else None,
         )  # fmt: skip
         gone = len(heads) - len(mask)
-        points.append(Point(gone, gone / len(heads), score(mask), mask.to_dict()))
-    return Curve(scores.method, metric, len(heads), tuple(points), rescore is not None)
+        points.append(Point(gone, gone / within, score(mask), mask.to_dict()))
+    return Curve(scores.method, metric, within, tuple(points), rescore is not None)
 
 
-def furthest_within(curve: Curve, max_drop: float) -> Point:
-    """The last point of a curve whose score is at most `max_drop` below its first, with no worse point before it."""
+def furthest_within(curve: Curve, max_drop: float, *, larger_is_better: bool = True) -> Point:
+    """The last point of a curve whose score is at most `max_drop` worse than its first, with no worse point before."""
     best = curve.points[0]
     for point in curve.points:
-        if curve.points[0].score - point.score > max_drop + 1e-12:
+        drop = curve.points[0].score - point.score
+        if (drop if larger_is_better else -drop) > max_drop + 1e-12:
             break
         best = point
     return best

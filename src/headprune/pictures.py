@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from headprune.curves import Curve
-from headprune.errors import MissingExtraError
+from headprune.errors import MissingExtraError, UnknownNameError
 from headprune.heads import HeadMap
+from headprune.pictures_static import write_image
+from headprune.registry import hint
 
 BLUE, RED, GREY = "#4269d0", "#d0424d", "#9aa0a6"
 
@@ -74,8 +76,13 @@ def scatter(
     return _styled(figure, title, x, y)
 
 
-def write_page(figure: Any, path: Path) -> Path:
-    """A small HTML file; plotly's script lies beside it, so that it opens without a network."""
+def write_picture(figure: Any, path: Path, kind: str = "html") -> Path:
+    """A small HTML file (plotly's script lies beside it, so that it opens without a network), or a PNG or SVG."""
+    path = path.with_name(f"{path.name}.{kind}")
+    if kind in ("png", "svg"):
+        return write_image(figure, path)
+    if kind != "html":
+        raise UnknownNameError(f"No kind of picture called '{kind}'. {hint(kind, ('html', 'png', 'svg'))}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.write_html(str(path), include_plotlyjs="directory", full_html=True)
     return path

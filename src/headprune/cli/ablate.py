@@ -5,94 +5,111 @@ from __future__ import annotations
 import json as json_module
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, progress
-from headprune.cli.taskdata import (
-    BatchSize,
-    DataDir,
-    LabelColumn,
-    MaxLength,
-    PairColumn,
-    Task,
-    TaskData,
-    TextColumn,
-    described,
-)
+from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, load_model, progress
+from headprune.cli.taskdata import TaskOptions, described, takes_task
 from headprune.errors import DataError
 
+if TYPE_CHECKING:
+    from headprune.heads import HeadMap
+    from headprune.tasks.ablations import MetricAblation
 
+
+@takes_task()
 def ablate(
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder for ablation.json and two pictures.")],
+    data: TaskOptions,
+    out: Annotated[Path, typer.Option(help="Folder for ablation.json and its pictures.")],
     all_but_one: Annotated[
         bool, typer.Option("--all-but-one", help="Keep only the head in its layer, instead of masking it.")
     ] = False,
-    task: Task = "sst2",
     split: Annotated[str, typer.Option(help="The part of the data to evaluate on.")] = "dev",
+    examples: Annotated[int, typer.Option(help="A random part of so many examples; 0 is all.")] = 0,
     against: Annotated[
         str | None, typer.Option(help="A second part, such as dev-mm or dev-out: do the same heads matter there?")
     ] = None,
-    data_dir: DataDir = None,
-    text: TextColumn = None,
-    pair: PairColumn = None,
-    label: LabelColumn = None,
-    batch_size: BatchSize = 32,
-    max_length: MaxLength = 128,
+    choose_on: Annotated[
+        str | None,
+        typer.Option(help="With --all-but-one: choose the best head of each layer on this part, such as train."),
+    ] = None,
+    choose_examples: Annotated[int, typer.Option(help="A random part of so many examples to choose on.")] = 5000,
     seed: Seed = 0,
+    picture: Picture = "html",
     json: Json = False,
     device: Device = "cpu",
 ) -> None:
     """Mask every head in turn and tell which changes of the metric are more than chance."""
     check_writable(out)
+    if choose_on is not None and not all_but_one:
+        raise DataError("--choose-on looks for the one head that a layer can do with: give --all-but-one as well.")
     from headprune.heads.files import write_text
-    from headprune.pictures import heat_map, histogram, scatter, write_page
+    from headprune.pictures import scatter, write_picture
     from headprune.sites import find_heads
-    from headprune.tasks.ablations import ablate_metric
+    from headprune.tasks.ablations import ablate_metric, best_single_heads
 
-    data = TaskData.open(task, data_dir, (text, pair, label), model, batch_size, max_length)
-    known, loaded = data.task, load_model(model, device)
-    made = data.batches(data.examples(split))
-    second = data.batches(data.examples(against)) if against is not None else []
+    opened = data.open(model)
+    task, loaded = opened.task, load_model(model, device)
+    parts = {"split": opened.batches(opened.examples(split, examples, seed))}
+    if against is not None:
+        parts["against"] = opened.batches(opened.examples(against))
+    if choose_on is not None:
+        parts["choose"] = opened.batches(opened.examples(choose_on, choose_examples, seed))
     unfinished = out / "unfinished"
-    ways: Any = {"all_but_one": all_but_one, "seed": seed, "folder": unfinished}
-    with progress(len(made) + len(second)) as step:
-        found = ablate_metric(loaded, made, known.metric, progress=step, **ways)
-        other = ablate_metric(loaded, second, known.metric, progress=step, **ways) if second else None
-    heads = find_heads(loaded)
+    with progress(sum(len(batches) for batches in parts.values())) as step:
+        ways: Any = {"all_but_one": all_but_one, "seed": seed, "folder": unfinished, "progress": step}
+        results = {name: ablate_metric(loaded, batches, task, **ways) for name, batches in parts.items()}
+    found, other, chooser = results["split"], results.get("against"), results.get("choose")
     result: dict[str, Any] = {
-        "task": task, "split": split, "all_but_one": all_but_one, "seed": seed, "base": described(found.base),
+        "task": task.name, "split": split, "all_but_one": all_but_one, "seed": seed, "base": described(found.base),
         "share_reused": found.share_reused, "heads": {str(head): row for head, row in found.rows.items()},
     }  # fmt: skip
     if other is not None:
         result["against"] = {"split": against, "base": described(other.base), **_compared(found, other)}
         names = [str(head) for head in found.rows]
         pairs = [[rows[head]["score"] for head in found.rows] for rows in (found.rows, other.rows)]
-        picture = scatter(pairs[0], pairs[1], names, title=f"{known.metric} without each head", x=split, y=str(against))
-        write_page(picture, out / "scatter.html")
+        title = f"{task.metric.name} without each head"
+        drawn = scatter(pairs[0], pairs[1], names, title=title, x=split, y=str(against))
+        write_picture(drawn, out / "scatter", picture)
+    if chooser is not None:
+        result["best_single"] = {
+            "chosen_on": choose_on,
+            "examples": len(chooser.base.rows),
+            "sites": best_single_heads(chooser, found),
+        }
     write_text(out / "ablation.json", json_module.dumps(result, indent=1))
-    changes = {s.id: [found.change(s.id, head) for head in range(s.original_num_heads)] for s in heads}
-    title = f"{task} {split}: change of {known.metric}"
-    write_page(heat_map(heads, changes, title=title, name="change"), out / "ablation.html")
-    scores = [row["score"] for row in found.rows.values()]
-    write_page(histogram(scores, title=title, name=known.metric, reference=found.base.score), out / "histogram.html")
+    page = _draw(found, find_heads(loaded), f"{task.name} {split}: change of {task.metric.name}", out, picture)
     shutil.rmtree(unfinished, ignore_errors=True)
     if json:
         typer.echo(json_module.dumps(result, indent=1))
         return
     if other is not None:
-        typer.echo(f"{split} and {against}: {_told(result['against'])}; {out / 'scatter.html'}")
+        typer.echo(f"{split} and {against}: {_told(result['against'])}")
+    for site, row in result.get("best_single", {}).get("sites", {}).items():
+        typer.echo(f"{site} with only head {row['head']}: {row['score']:.4f} ({row['change']:+.4f}, p {row['p']:.3f})")
+    scores = [row["score"] for row in found.rows.values()]
     counts = {name: sum(row[name] < 0.01 for row in found.rows.values()) for name in ("p", "p_holm", "p_bh")}
     typer.echo(
-        f"{known.metric} {found.base.score:.4f} with all heads; without one: {min(scores):.4f} to {max(scores):.4f}; "
-        f"p < 0.01 for {counts['p']} of {len(scores)} heads ({counts['p_holm']} after Holm, {counts['p_bh']} after "
-        f"Benjamini-Hochberg); {out / 'ablation.html'}"
+        f"{task.metric.name} {found.base.score:.4f} with all heads; without one: {min(scores):.4f} to "
+        f"{max(scores):.4f}; p < 0.01 for {counts['p']} of {len(scores)} heads ({counts['p_holm']} after Holm, "
+        f"{counts['p_bh']} after Benjamini-Hochberg); {page}"
     )
 
 
-def _compared(first: Any, second: Any) -> dict[str, Any]:
+def _draw(found: MetricAblation, heads: HeadMap, title: str, out: Path, kind: str) -> Path:
+    """The change by head, and how many heads have which score (Michel et al., Figure 1)."""
+    from headprune.pictures import heat_map, histogram, write_picture
+
+    changes = {site.id: [found.change(site.id, head) for head in range(site.original_num_heads)] for site in heads}
+    scores = [row["score"] for row in found.rows.values()]
+    bars = histogram(scores, title=title, name=found.base.metric.name, reference=found.base.score)
+    write_picture(bars, out / "histogram", kind)
+    return write_picture(heat_map(heads, changes, title=title, name="change"), out / "ablation", kind)
+
+
+def _compared(first: MetricAblation, second: MetricAblation) -> dict[str, Any]:
     """How alike the ablations on two data sets are (Michel et al., Figure 2), and every head's score on the second."""
     from dataclasses import asdict
 

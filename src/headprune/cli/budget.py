@@ -21,7 +21,7 @@ class Halves:
         rows = data.examples("dev")
         shuffled = np.random.default_rng(seed).permutation(len(rows)).tolist()
         parts = [sorted(shuffled[: len(rows) // 2]), sorted(shuffled[len(rows) // 2 :])]
-        self.metric = data.task.metric
+        self.task = data.task
         self.validation, self.test = (data.batches(rows.subset(part)) for part in parts)
 
 
@@ -36,27 +36,28 @@ class Budget:
         from headprune.curves import furthest_within, pruning_curve
         from headprune.heads import HeadMask
 
+        metric = self.examples.task.metric
         found = pruning_curve(
             self.heads, scores, lambda mask: self._score(mask, self.examples.validation).score, shares=SHARES,
-            metric=self.examples.metric, at_least=self.at_least, unit=self.unit,  # type: ignore[arg-type]
+            metric=metric.name, at_least=self.at_least, unit=self.unit,  # type: ignore[arg-type]
         )  # fmt: skip
-        return HeadMask.from_dict(self.heads, furthest_within(found, self.max_drop / 100).kept)
+        best = furthest_within(found, self.max_drop * metric.point, larger_is_better=metric.larger_is_better)
+        return HeadMask.from_dict(self.heads, best.kept)
 
     def _score(self, mask: HeadMask, part: Any) -> Any:
-        from headprune.tasks.classification import evaluate
+        from headprune.tasks import evaluate
 
-        return evaluate(self.model, part, self.examples.metric, mask=mask, heads=self.heads)
+        return evaluate(self.model, part, self.examples.task, mask=mask, heads=self.heads)
 
     def report(self, chosen: HeadMask) -> dict[str, Any]:
         from headprune.heads import HeadMask
         from headprune.stats import paired_bootstrap
-        from headprune.tasks.classification import statistic_of
 
         full = HeadMask.full(self.heads)
         parts = {"validation": self.examples.validation, "test": self.examples.test}
         found = {name: [self._score(mask, part) for mask in (full, chosen)] for name, part in parts.items()}
         before, after = found["test"]
-        gap = paired_bootstrap(before.rows(), after.rows(), statistic=statistic_of(self.examples.metric))
+        gap = paired_bootstrap(before.rows, after.rows, statistic=before.metric.of)
         assert gap.interval is not None
         return {
             "max_drop": self.max_drop,
@@ -72,6 +73,6 @@ class Budget:
         test, change = report["test"], report["test_change"]
         low, high = change["interval"]
         return (
-            f"{self.examples.metric} on the half that was not looked at: {test['full']['score']:.4f} -> "
+            f"{self.examples.task.metric.name} on the half that was not looked at: {test['full']['score']:.4f} -> "
             f"{test['pruned']['score']:.4f} (change {change['change']:+.4f}, {low:+.4f} to {high:+.4f})"
         )

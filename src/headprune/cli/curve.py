@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import json as json_module
 import shutil
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headprune.cli.choosing import read_scores
-from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, progress
-from headprune.cli.taskdata import (
-    BatchSize,
-    DataDir,
-    LabelColumn,
-    MaxLength,
-    PairColumn,
-    Task,
-    TaskData,
-    TextColumn,
-)
+from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, load_model, progress
+from headprune.cli.taskdata import TaskOptions, takes_task
 from headprune.errors import DataError
 
 if TYPE_CHECKING:
+    from headprune.curves import Curve, Rescore
     from headprune.heads import HeadMap, HeadMask, HeadScores
+    from headprune.tasks import Task
 
 
+@takes_task()
 def curve(
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder for curve.json and curve.html.")],
+    data: TaskOptions,
+    out: Annotated[Path, typer.Option(help="Folder for curve.json and its picture.")],
     scores: Annotated[
         list[Path] | None, typer.Option(help="A scores file whose order to follow; give it again for more orders.")
     ] = None,
@@ -45,51 +41,52 @@ def curve(
         typer.Option(help="A folder of checkpoints: the sensitivity curve of each, instead (Michel et al., Figure 5)."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Points between nothing and everything pruned.")] = 10,
-    task: Task = "sst2",
+    components: Annotated[
+        str | None, typer.Option(help="Prune only in these: encoder, decoder, cross (comma-separated).")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="What goes together: head, group (KV group) or query.")] = "head",
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Really remove the heads at every point, instead of masking them.")
+    ] = False,
     split: Annotated[str, typer.Option(help="The part of the data to evaluate on.")] = "dev",
-    data_dir: DataDir = None,
-    text: TextColumn = None,
-    pair: PairColumn = None,
-    label: LabelColumn = None,
-    batch_size: BatchSize = 32,
-    max_length: MaxLength = 128,
     seed: Seed = 0,
+    picture: Picture = "html",
     json: Json = False,
     device: Device = "cpu",
 ) -> None:
-    """Draw how the score falls as more heads are switched off."""
+    """Draw how the score falls as more heads go."""
     check_writable(out)
-    from headprune.curves import Curve, pruning_curve
-    from headprune.heads.files import write_text
-    from headprune.pictures import curve_picture, write_page
-    from headprune.sites import find_heads
-
     if steps < 1:
         raise DataError(f"--steps is {steps}; a curve needs at least one step.")
-    data = TaskData.open(task, data_dir, (text, pair, label), model, batch_size, max_length)
-    metric, rows = data.task.metric, data.examples(split)
-    made, shares = data.batches(rows), [step / steps for step in range(steps + 1)]
-    calibration = data.inputs(data.examples("train", rescore_examples, seed)) if rescore or checkpoints else []
-    runs: list[tuple[str, str, Any]] = []  # name, model, its orders
+    from headprune.curves import pruning_curve
+    from headprune.heads.files import write_text
+    from headprune.pictures import curve_picture, write_picture
+    from headprune.sites import find_heads
+
+    opened = data.open(model)
+    task, rows = opened.task, opened.examples(split)
+    made, shares = opened.batches(rows), [step / steps for step in range(steps + 1)]
+    calibration = opened.inputs(opened.examples("train", rescore_examples, seed)) if rescore or checkpoints else []
+    # Each run is a prefix for names, a model, and the orders to follow on it.
+    runs = [("", model, _Orders(scores or (), range(seed, seed + random), calibration, rescore))]
     if checkpoints is not None:
-        runs = [(path.name, str(path), (None, (), calibration, False)) for path in _checkpoints(checkpoints)]
-    else:
-        runs = [("", model, (scores, range(seed, seed + random), calibration, rescore))]
+        runs = [(path.name, str(path), _Orders((), (), calibration)) for path in _checkpoints(checkpoints)]
     found: dict[str, list[Curve]] = {}
-    orders = 1 if checkpoints is not None else len(scores or ()) + random + rescore
-    with progress(len(runs) * orders * len(shares)) as step:
-        for prefix, name, chosen in runs:
+    with progress(sum(orders.count() for *_, orders in runs) * len(shares)) as step:
+        ways: Any = {"shares": shares, "metric": task.metric.name, "unit": unit, "progress": step}
+        ways["components"] = components.split(",") if components is not None else None
+        for prefix, name, orders in runs:
             loaded = load_model(name, device)
             heads = find_heads(loaded)
-            measured = _Measured(loaded, heads, made, metric, out / "unfinished")
-            for order, first, again in _orders(loaded, heads, *chosen):
-                ways: Any = {"shares": shares, "metric": metric, "rescore": again, "progress": step}
-                line = pruning_curve(heads, first, measured, **ways)
+            measured = _Measured(loaded, heads, made, task, out / "unfinished", removed)
+            for order, first, again in orders.of(loaded, heads):
+                line = pruning_curve(heads, first, measured, rescore=again, **ways)
                 found.setdefault(prefix or order, []).append(line)
-    result = {"task": task, "split": split, "examples": len(rows), "seed": seed}
+    result = {"task": task.name, "split": split, "examples": len(rows), "seed": seed, "removed": removed}
     result |= {"curves": {name: [c.to_dict() for c in curves] for name, curves in found.items()}}
     write_text(out / "curve.json", json_module.dumps(result, indent=1))
-    write_page(curve_picture(found, title=f"{task} {split}: {metric} as heads are pruned"), out / "curve.html")
+    title = f"{task.name} {split}: {task.metric.name} as heads are {'removed' if removed else 'masked'}"
+    page = write_picture(curve_picture(found, title=title), out / "curve", picture)
     shutil.rmtree(out / "unfinished", ignore_errors=True)
     if json:
         typer.echo(json_module.dumps(result, indent=1))
@@ -97,47 +94,69 @@ def curve(
     for name, curves in found.items():
         means = [sum(c.points[i].score for c in curves) / len(curves) for i in range(len(shares))]
         typer.echo(f"{name:24} " + " ".join(f"{mean:.3f}" for mean in means))
-    typer.echo(f"{metric} at {', '.join(f'{share:.0%}' for share in shares)} pruned; {out / 'curve.html'}")
+    typer.echo(f"{task.metric.name} at {', '.join(f'{share:.0%}' for share in shares)} pruned; {page}")
 
 
 class _Measured:
-    """The metric under a mask; what was measured before an interruption is not measured again."""
+    """The metric with only some heads; what was measured before an interruption is not measured again."""
 
-    def __init__(self, model: Any, heads: HeadMap, batches: list[Any], metric: str, unfinished: Path) -> None:
+    def __init__(
+        self, model: Any, heads: HeadMap, batches: list[Any], task: Task, unfinished: Path, removed: bool
+    ) -> None:
         from headprune.resuming import Parts, work_key
 
-        self.model, self.heads, self.batches, self.metric = model, heads, batches, metric
-        self.parts = Parts(unfinished, work_key(model, batches, {"metric": metric}))
+        self.model, self.heads, self.batches, self.task, self.removed = model, heads, batches, task, removed
+        options = {"task": task.name, "metric": task.metric.name, "removed": removed}
+        self.parts = Parts(unfinished, work_key(model, batches, options))
 
     def __call__(self, mask: HeadMask) -> float:
-        from headprune.tasks import classification
-
         known = self.parts.get(mask.to_json())
         if known is None:
-            known = classification.evaluate(self.model, self.batches, self.metric, mask=mask, heads=self.heads).score
+            known = self._score(mask)
             self.parts.put(mask.to_json(), known)
         return float(known)
 
+    def _score(self, mask: HeadMask) -> float:
+        from headprune.surgery.prune import prune_
+        from headprune.tasks import task
 
-def _orders(
-    model: Any, heads: HeadMap, files: list[Path] | None, seeds: Iterable[int], calibration: list[Any], rescore: bool
-) -> list[tuple[str, HeadScores, Any]]:
-    """Every order to follow: its name, its first scores, and how to score anew after a step if it does."""
-    from headprune.scoring import score
+        if not self.removed:
+            return task.evaluate(self.model, self.batches, self.task, mask=mask, heads=self.heads).score
+        import copy
 
-    def scored(mask: HeadMask | None = None) -> HeadScores:
-        return score(model, calibration, heads=heads, mask=mask)
+        return task.evaluate(prune_(copy.deepcopy(self.model), mask), self.batches, self.task).score
 
-    orders: list[tuple[str, HeadScores, Any]] = []
-    for path in files or ():
-        read = read_scores(path)
-        orders.append((read.method, read, None))
-    orders += [("random", score(model, method="random", heads=heads, seed=seed), None) for seed in seeds]
-    if calibration:
-        orders.append(("sensitivity, re-scored" if rescore else "sensitivity", scored(), scored if rescore else None))
-    if not orders:
-        raise DataError("No order to follow: give --scores, --random or --rescore.")
-    return orders
+
+@dataclass(frozen=True)
+class _Orders:
+    """The orders to follow: of files, at random, and by sensitivity on calibration data, scored anew if asked."""
+
+    files: Sequence[Path]
+    seeds: Sequence[int]
+    calibration: list[Any]
+    rescore: bool = False
+
+    def count(self) -> int:
+        return len(self.files) + len(self.seeds) + bool(self.calibration)
+
+    def of(self, model: Any, heads: HeadMap) -> list[tuple[str, HeadScores, Rescore | None]]:
+        """Every order: its name, its first scores, and how to score anew after a step if it does."""
+        from headprune.scoring import score
+
+        def scored(mask: HeadMask | None = None) -> HeadScores:
+            return score(model, self.calibration, heads=heads, mask=mask)
+
+        orders: list[tuple[str, HeadScores, Rescore | None]] = []
+        for read in map(read_scores, self.files):
+            orders.append((read.method, read, None))
+        orders += [("random", score(model, method="random", heads=heads, seed=seed), None) for seed in self.seeds]
+        if self.calibration and self.rescore:
+            orders.append(("sensitivity, re-scored", scored(), scored))
+        elif self.calibration:
+            orders.append(("sensitivity", scored(), None))
+        if not orders:
+            raise DataError("No order to follow: give --scores, --random or --rescore.")
+        return orders
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -8,16 +8,17 @@ from typing import Annotated
 
 import typer
 
-from headprune.cli.options import Device, Json, check_writable, load_model, progress
+from headprune.cli.options import Device, Json, Picture, check_writable, load_model, progress
 
 
 def diff(
     before: Annotated[str, typer.Argument(help="The model before: a folder, or a name on the hub.")],
     after: Annotated[str, typer.Argument(help="The model after; it may be pruned.")],
-    out: Annotated[Path, typer.Option(help="Folder for diff.json and diff.html.")],
+    out: Annotated[Path, typer.Option(help="Folder for diff.json and its picture.")],
     reading: Annotated[
         str, typer.Option(help="difference: |after - before|; magnitude: ||after| - |before||.")
     ] = "difference",
+    picture: Picture = "html",
     json: Json = False,
     device: Device = "cpu",
 ) -> None:
@@ -25,7 +26,7 @@ def diff(
     check_writable(out)
     from headprune.changes import weight_changes
     from headprune.heads.files import write_text
-    from headprune.pictures import heat_map, write_page
+    from headprune.pictures import heat_map, write_picture
     from headprune.sites import find_heads
 
     with progress(3) as step:
@@ -35,13 +36,13 @@ def diff(
         changes = weight_changes(*models, reading=reading)  # type: ignore[arg-type]
     result = {"before": before, "after": after, **changes.to_dict()}
     write_text(out / "diff.json", json_module.dumps(result, indent=1))
-    picture = heat_map(find_heads(models[0]), changes.overall, title="change of W_q, W_k, W_v by head", name="change")
-    write_page(picture, out / "diff.html")
+    drawn = heat_map(find_heads(models[0]), changes.overall, title="change of W_q, W_k, W_v by head", name="change")
+    page = write_picture(drawn, out / "diff", picture)
     if json:
         typer.echo(json_module.dumps(result, indent=1))
         return
     means = changes.site_means()
     typer.echo(
         f"mean change by site from {min(means.values()):.2e} to {max(means.values()):.2e}: they differ by up to "
-        f"{changes.largest_gap():.0%}; {out / 'diff.html'}"
+        f"{changes.largest_gap():.0%}; {page}"
     )

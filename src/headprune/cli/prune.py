@@ -12,23 +12,17 @@ import typer
 from headprune.cli.budget import Budget, Halves
 from headprune.cli.choosing import Choice, choose
 from headprune.cli.options import Device, Json, Model, RemoteCode, Seed, check_writable, load_model, progress
-from headprune.cli.taskdata import (
-    BatchSize,
-    DataDir,
-    LabelColumn,
-    MaxLength,
-    PairColumn,
-    TaskData,
-    TextColumn,
-)
+from headprune.cli.taskdata import TaskOptions, takes_task
 from headprune.errors import MaskError
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")
 
 
+@takes_task(task=None)
 def prune(
     model: Model,
+    data: TaskOptions,
     out: Annotated[Path | None, typer.Option(help="Folder for the smaller model.")] = None,
     mask: Annotated[Path | None, typer.Option(help="A mask file: the heads that stay.")] = None,
     heads: Annotated[str | None, typer.Option(help="Heads or sites that go, by name: encoder.3:7,encoder.5 …")] = None,
@@ -50,13 +44,6 @@ def prune(
     empty_site: Annotated[
         str, typer.Option(help="A site without heads: bias (keeps its output bias) or skip (adds nothing).")
     ] = "bias",
-    task: Annotated[str | None, typer.Option(help="With --max-drop: the task to evaluate on.")] = None,
-    data_dir: DataDir = None,
-    text: TextColumn = None,
-    pair: PairColumn = None,
-    label: LabelColumn = None,
-    batch_size: BatchSize = 32,
-    max_length: MaxLength = 128,
     seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
     json: Json = False,
@@ -85,10 +72,9 @@ def prune(
         found = find_heads(loaded)
         budget = None
         if max_drop is not None:
-            if task is None:
+            if data.task is None:
                 raise MaskError("--max-drop needs --task: points of what?")
-            data = TaskData.open(task, data_dir, (text, pair, label), model, batch_size, max_length)
-            budget = Budget(loaded, found, Halves(data, seed), max_drop, at_least, unit)
+            budget = Budget(loaded, found, Halves(data.open(model), seed), max_drop, at_least, unit)
         chosen, how = choose(choice, found, budget)
         step("counting")
         planned = plan(loaded, chosen, **ways)

@@ -2,75 +2,84 @@
 
 from __future__ import annotations
 
+import json as json_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, progress
-from headprune.cli.taskdata import (
-    BatchSize,
-    DataDir,
-    LabelColumn,
-    MaxLength,
-    PairColumn,
-    Task,
-    TaskData,
-    TextColumn,
-)
+from headprune.cli.choosing import read_scores
+from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, load_model, progress
+from headprune.cli.taskdata import TaskOptions, takes_task
+
+if TYPE_CHECKING:
+    from headprune.heads import HeadMap, HeadScores
 
 
+@takes_task(batch_size=16)
 def score(
     model: Model,
+    data: TaskOptions,
     out: Annotated[Path, typer.Option(help="Folder for scores.json and a heat map.")],
     method: Annotated[
         str, typer.Option(help="sensitivity, fisher, ablation, all-but-one, output-norm, …")
     ] = "sensitivity",
     reduction: Annotated[str | None, typer.Option(help="For sensitivity: example, token or batch.")] = None,
-    task: Task = "sst2",
     split: Annotated[str, typer.Option(help="The part of the data to score on.")] = "train",
     examples: Annotated[int, typer.Option(help="A random part of so many examples; 0 is all.")] = 0,
-    data_dir: DataDir = None,
-    text: TextColumn = None,
-    pair: PairColumn = None,
-    label: LabelColumn = None,
-    batch_size: BatchSize = 16,
-    max_length: MaxLength = 128,
+    against: Annotated[
+        list[Path] | None, typer.Option(help="Other scores of this model: do they see the same heads? Repeatable.")
+    ] = None,
     seed: Seed = 0,
+    picture: Picture = "html",
     json: Json = False,
     device: Device = "cpu",
 ) -> None:
     """Score every head on a task's data. An interrupted run goes on where it stopped."""
     check_writable(out)
     from headprune.heads.files import write_text
-    from headprune.pictures import heat_map, write_page
+    from headprune.pictures import heat_map, write_picture
     from headprune.scoring.resumable import score_in_parts
     from headprune.sites import find_heads
 
-    data = TaskData.open(task, data_dir, (text, pair, label), model, batch_size, max_length)
-    rows = data.examples(split, examples, seed)
-    loaded, made = load_model(model, device), data.inputs(rows)
+    others = [read_scores(path) for path in against or ()]
+    opened = data.open(model)
+    rows = opened.examples(split, examples, seed)
+    loaded, made = load_model(model, device), opened.inputs(rows)
     options = {"reduction": reduction} if reduction is not None else {}
     with progress(len(made)) as step:
         scores = score_in_parts(
-            loaded, made, out / "unfinished", method=method, name=f"{task} {split}, {len(rows)} examples",
+            loaded, made, out / "unfinished", method=method, name=f"{data.task} {split}, {len(rows)} examples",
             seed=seed, progress=step, **options,
         )  # fmt: skip
+    heads = find_heads(loaded)
     write_text(out / "scores.json", scores.to_json())
-    write_page(
-        heat_map(find_heads(loaded), scores.normalized(), title=f"{method} on {scores.data}", name=method),
-        out / "scores.html",
-    )
+    drawn = heat_map(heads, scores.normalized(), title=f"{method} on {scores.data}", name=method)
+    page = write_picture(drawn, out / "scores", picture)
+    alike = [_alike(heads, scores, other) for other in others]
+    if alike:
+        write_text(out / "agreement.json", json_module.dumps(alike, indent=1))
     if json:
         typer.echo(scores.to_json())
         return
+    for row in alike:
+        shares = ", ".join(f"{share:.0%} of those kept at {kept}" for kept, share in row["overlap"].items())
+        typer.echo(f"{method} and {row['with']}: Spearman {row['spearman']:.2f} (p {row['spearman_p']:.1e}); {shares}")
     ranked = sorted(
         (value, f"{site}:{head}")
-        for site, row in scores.normalized().items()
-        for head, value in enumerate(row)
+        for site, line in scores.normalized().items()
+        for head, value in enumerate(line)
         if value is not None
     )
     low, high = ", ".join(n for _, n in ranked[:3]), ", ".join(n for _, n in ranked[::-1][:3])
-    typer.echo(
-        f"scored {len(ranked)} heads by {method} on {scores.data}; lowest {low}; highest {high}; {out / 'scores.html'}"
-    )
+    typer.echo(f"scored {len(ranked)} heads by {method} on {scores.data}; lowest {low}; highest {high}; {page}")
+
+
+def _alike(heads: HeadMap, scores: HeadScores, other: HeadScores) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from headprune.agreement import agreement
+
+    found = agreement(heads, scores, other)
+    overlap = {f"{share:.0%}": value for share, value in found.overlap.items()}
+    return {"with": f"{other.method} on {other.data}", **asdict(found.correlation), "overlap": overlap}

@@ -74,10 +74,10 @@ def ablate(
             continue
         with torch.no_grad():
             if not reuse:
-                whole, recording = job.model(**batch), None
+                whole, recording = job.whole(batch), None
             else:
                 with recorded(job.model) as recording:
-                    whole = job.model(**batch)
+                    whole = job.whole(batch)
                 recording.keep_only(job.model.get_submodule(site.output) for site in sites)
                 if not checked and not all(_is_valid(job, batch, recording, s, changes) for s in (sites[0], sites[-1])):
                     reuse, recording = False, None
@@ -113,9 +113,9 @@ def _unpacked(kept: Mapping[str, Any]) -> tuple[Tensor, dict[HeadId, Tensor], fl
 def _changed(job: Job, batch: Mapping[str, Any], recording: Recording | None, site: Site, mask: HeadMask) -> Any:
     with masked(job.model, mask, heads=job.heads):
         if recording is None:
-            return job.model(**batch)
+            return job.whole(batch)
         with replayed(job.model, recording, job.model.get_submodule(site.output)):
-            return job.model(**batch)
+            return job.whole(batch)
 
 
 def _is_valid(

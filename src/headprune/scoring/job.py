@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,8 @@ from headprune.heads import HeadMap, HeadScores
 from headprune.scoring.losses import ExampleLoss
 from headprune.sites.examine import eval_mode
 
+ROW = "row"  # which example is in which row of a batch
+
 
 @dataclass(frozen=True)
 class Job:
@@ -25,15 +27,21 @@ class Job:
     batches: Iterable[Mapping[str, Any]]
     loss: ExampleLoss
     seed: int = 0
+    run: Callable[[nn.Module, Mapping[str, Any]], Any] = lambda model, inputs: model(**inputs)
+
+    def whole(self, batch: Mapping[str, Any]) -> Any:
+        """What the task counts as the model's answer: a forward pass unless `run` says otherwise."""
+        return self.run(self.model, model_inputs(batch))
 
     def answer(self, batch: Mapping[str, Any]) -> Any:
         """The model's answer where no loss is wanted. Encoder-decoders make their decoder inputs from the labels."""
+        inputs = model_inputs(batch)
         if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
-            return self.model(**batch)
-        return self.model(**{name: value for name, value in batch.items() if name != "labels"})
+            return self.model(**inputs)
+        return self.model(**{name: value for name, value in inputs.items() if name != "labels"})
 
     def example_losses(self, batch: Mapping[str, Any]) -> Tensor:
-        return self.loss(self.model(**batch), batch)  # (batch,)
+        return self.loss(self.model(**model_inputs(batch)), batch)  # (batch,)
 
 
 @dataclass
@@ -99,7 +107,16 @@ def batches_of(
                 f"A batch is a {type(batch).__name__}; expected a table of model inputs with labels. "
                 "Pass a DataLoader, a list of batches, or a dataset and its collator."
             )
-        yield {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}
+        yield on_device(batch, device)
+
+
+def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}
+
+
+def model_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what tasks keep for themselves: the examples' rows, and names that begin with _."""
+    return {key: value for key, value in batch.items() if key != ROW and not key.startswith("_")}
 
 
 def _is_dataset(data: Any) -> bool:

@@ -36,7 +36,7 @@ class ExampleLoss:
         if self.given is not None:
             losses = self.given(outputs, batch)
         else:
-            sums, counts = self._parts(outputs, batch)
+            sums, counts = self.parts(outputs, batch)
             losses = sums if self.sums else sums / counts.clamp_min(1)
         if losses.dim() != 1:
             raise DataError(f"The loss function returned shape {tuple(losses.shape)}; expected one number per example.")
@@ -45,7 +45,8 @@ class ExampleLoss:
             raise DataError(f"The loss of example {row} of a batch is not finite. Look at its inputs and labels.")
         return losses
 
-    def _parts(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    def parts(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The summed loss of each example's target tokens, and their number."""
         if self._arrangement is None:
             self._arrangement = _find_arrangement(outputs, batch)
         return self._arrangement(outputs, batch)

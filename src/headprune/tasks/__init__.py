@@ -1,5 +1,7 @@
 """Data in, batches, metric: what a task is."""
 
-from headprune.tasks.classification import Evaluation, Examples, TextTask, find_task, task_names
+from headprune.tasks.known import find_task, task_names, tasks
+from headprune.tasks.sources import Source
+from headprune.tasks.task import Evaluation, Examples, Task, evaluate
 
-__all__ = ["Evaluation", "Examples", "TextTask", "find_task", "task_names"]
+__all__ = ["Evaluation", "Examples", "Source", "Task", "evaluate", "find_task", "task_names", "tasks"]

@@ -15,10 +15,11 @@ from headprune import stats
 from headprune.heads import HeadId, HeadMask, Site
 from headprune.resuming import Parts, work_key
 from headprune.scoring.engine import ablate
-from headprune.scoring.job import Job, evaluation
+from headprune.scoring.job import ROW, Job, evaluation, on_device
 from headprune.scoring.losses import ExampleLoss
 from headprune.sites.find import find_heads, unwrapped
-from headprune.tasks.classification import Evaluation, statistic_of
+from headprune.tasks.metrics import Metric, accuracy, correct
+from headprune.tasks.task import Evaluation, Task
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class MetricAblation:
 
 def ablate_metric(
     model: nn.Module,
-    batches: Sequence[Mapping[str, torch.Tensor]],
-    metric: str,
+    batches: Sequence[Mapping[str, Any]],
+    task: Task,
     *,
     all_but_one: bool = False,
     seed: int = 0,
@@ -53,53 +54,66 @@ def ablate_metric(
     model = unwrapped(model)
     heads = find_heads(model)
     full = HeadMask.full(heads)
-    order = torch.cat([batch["row"] for batch in batches]).argsort()
+    order = torch.cat([batch[ROW] for batch in batches]).argsort()
 
     def counted() -> Iterator[dict[str, Any]]:
         device = next(model.parameters()).device
         for batch in batches:
             progress("ablating")
-            yield {name: value.to(device) for name, value in batch.items() if name != "row"}
+            yield on_device(batch, device)
 
     def change(site: Site, head: int) -> HeadMask:
         others = [HeadId(site.id, other) for other in site.kept if other != head]
         return full.without(*others) if all_but_one else full.without(HeadId(site.id, head))
 
-    def outcome(outputs: Any, batch: Mapping[str, Any]) -> torch.Tensor:
-        logits = outputs.logits.float()
-        guess = logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1).float()
-        return torch.stack([guess, batch["labels"].float()], dim=1)  # (batch, 2): prediction and label
-
     with evaluation(model):
-        job = Job(model=model, heads=heads, batches=counted(), loss=ExampleLoss())
+        job = Job(model=model, heads=heads, batches=counted(), loss=ExampleLoss(), run=task.answer)
         parts = None
         if folder is not None:
-            parts = Parts(folder, work_key(model, batches, {"metric": metric, "all_but_one": all_but_one}))
-        found = ablate(job, change, outcome, parts=parts)
+            parts = Parts(folder, work_key(model, batches, {"task": task.name, "all_but_one": all_but_one}))
+        found = ablate(job, change, task.outcome, parts=parts)
     base = found.base_outcomes()[order].double().numpy()
-    statistic = statistic_of(metric)
+    metric = task.metric
     rows: dict[HeadId, dict[str, float]] = {}
     for head in found.changed:
-        rows[head] = _compared(base, found.outcomes(head)[order].double().numpy(), metric, statistic, seed)
+        rows[head] = _compared(base, found.outcomes(head)[order].double().numpy(), metric, seed)
     p_values = [row["p"] for row in rows.values()]
     for row, strict, loose in zip(rows.values(), stats.holm(p_values), stats.benjamini_hochberg(p_values), strict=True):
         row |= {"p_holm": strict, "p_bh": loose}
-    whole = Evaluation(metric, float(statistic(base)), base[:, 0], base[:, 1], np.zeros(len(base)))
+    whole = Evaluation(metric, metric.of(base), base, np.full(len(base), np.nan))
     return MetricAblation(whole, rows, found.share_reused)
 
 
-def _compared(base: Any, changed: Any, metric: str, statistic: Any, seed: int) -> dict[str, float]:
-    if metric == "accuracy":
-        right = [(rows[:, 0] == rows[:, 1]).astype(float) for rows in (base, changed)]
-        result = stats.paired_t_test(*right)
-        exact = stats.mcnemar(*right).p_value
+def _compared(base: Any, changed: Any, metric: Metric, seed: int) -> dict[str, float]:
+    if metric is accuracy:
+        result = stats.paired_t_test(correct(base), correct(changed))
+        exact = stats.mcnemar(correct(base), correct(changed)).p_value
     else:
-        result = stats.paired_bootstrap(base, changed, statistic=statistic, seed=seed)
+        result = stats.paired_bootstrap(base, changed, statistic=metric.of, seed=seed)
         exact = result.p_value
+    score, before = metric.of(changed), metric.of(base)
     return {
-        "score": float(statistic(changed)),
-        "change": float(statistic(changed) - statistic(base)),
+        "score": score,
+        "change": score - before,
         "p": result.p_value,
         "p_exact": exact,
-        "flipped": float(np.mean(base[:, 0] != changed[:, 0])),
+        "flipped": float((base != changed).any(axis=1).mean()),
+    }
+
+
+def best_single_heads(chosen_on: MetricAblation, told_on: MetricAblation) -> dict[str, dict[str, float]]:
+    """For each site the head that does best alone on one part of the data, and how it does on another.
+
+    Choosing and telling on the same examples would flatter the head (Michel et al., Table 6, choose on 5,000 training
+    examples). Both must be ablations with `all_but_one`. Ties go to the earlier head.
+    """
+    metric = chosen_on.base.metric
+    best: dict[str, HeadId] = {}
+    for head, row in chosen_on.rows.items():
+        rival = best.get(head.site)
+        if rival is None or metric.gain(chosen_on.rows[rival]["score"], row["score"]) > 0:
+            best[head.site] = head
+    return {
+        site: {"head": head.index, "chosen_score": chosen_on.rows[head]["score"], **told_on.rows[head]}
+        for site, head in best.items()
     }

@@ -2,185 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor
 
-from headprune.errors import DataError
-from headprune.heads import HeadMap, HeadMask
-from headprune.masking import masked
-from headprune.registry import hint
-from headprune.stats import Interval, bootstrap_interval
+from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import metrics
-from headprune.tasks.tables import read_table
+from headprune.tasks.sources import SPLITS, Source
+from headprune.tasks.task import Batch, Examples, Features, Task
 
 Column = tuple[str | int, ...]  # names that a column has in different copies of a data set, or its number
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTask:
-    """Where the examples are, what their columns are called, and what counts as good."""
+class TextTask(Task):
+    """What the columns are called, and which classes there are."""
 
-    name: str
-    metric: str
     first: Column
     second: Column | None = None
     label: Column = ("label",)
-    classes: tuple[str, ...] = ()  # class names in order, where labels are words
-    num_labels: int = 2
-    splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # split -> file names, without their kind
+    labels: Labels = field(default_factory=Labels)
+    splits: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: SPLITS)
+    model_class: ClassVar[str] = "AutoModelForSequenceClassification"
 
-    @property
-    def is_regression(self) -> bool:
-        return self.num_labels == 1
-
-    def load(self, folder: Path, split: str) -> Examples:
-        """The examples of a split of the task's folder."""
-        names = self.splits.get(split, (split,))
-        for name in names:
-            for kind in (".tsv", ".csv", ".jsonl", ".tsv.gz", ".csv.gz", ".jsonl.gz"):
-                if (folder / f"{name}{kind}").exists():
-                    return self.read(folder / f"{name}{kind}")
-        raise DataError(
-            f"No file for the split '{split}' of {self.name} in '{folder}'. Expected one of "
-            f"{', '.join(names)} as .tsv, .csv or .jsonl. Give the folder with --data-dir or HEADPRUNE_DATA."
-        )
-
-    def read(self, path: Path) -> Examples:
-        """The examples of one file."""
+    def texts(self, source: Source, split: str) -> tuple[list[str], list[str] | None, list[float]]:
+        """The examples as they stand in the data: first and second text, label."""
         columns = [*self.first, *(self.second or ()), *self.label]
-        table = read_table(path, [name for name in columns if isinstance(name, str)])
-        labels = [self._label(value, path, row) for row, value in enumerate(table.column(*self.label))]
+        table = source.table(self.splits.get(split, (split,)), [name for name in columns if isinstance(name, str)])
         first = [str(text) for text in table.column(*self.first)]
         second = [str(text) for text in table.column(*self.second)] if self.second is not None else None
-        return Examples(first, second, labels)
+        labels = [
+            self.labels.number(value, f"{table.path}, example {row}")
+            for row, value in enumerate(table.column(*self.label), 1)
+        ]
+        return first, second, labels
 
-    def _label(self, value: Any, path: Path, row: int) -> float:
-        text = str(value).strip()
-        if text in self.classes:
-            return float(self.classes.index(text))
-        try:
-            number = float(text)
-        except ValueError:
-            known = hint(text, self.classes) if self.classes else "Expected a number."
-            raise DataError(f"{path}, example {row + 1}: the label is '{text}'. {known}") from None
-        if not self.is_regression and (number != int(number) or not 0 <= number < self.num_labels):
-            raise DataError(
-                f"{path}, example {row + 1}: the label is {text}; {self.name} has classes 0 to {self.num_labels - 1}."
-            )
-        return number
+    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+        first, second, labels = self.texts(source, split)
+        encoded = processor(first, second, truncation=True, max_length=max_length)
+        rows = [
+            {**{name: values[row] for name, values in encoded.items()}, "labels": label}
+            for row, label in enumerate(labels)
+        ]
+        return Examples(rows, _Collator(processor, torch.float32 if self.labels.is_regression else torch.long))
 
+    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+        return predictions_and_labels(outputs, batch)
 
-@dataclass(frozen=True)
-class Examples:
-    """Texts with labels."""
+    def for_model(self, config: Any) -> TextTask:
+        return replace(self, labels=self.labels.for_model(config, self.name))
 
-    first: Sequence[str]
-    second: Sequence[str] | None
-    labels: Sequence[float]
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    def subset(self, rows: Sequence[int]) -> Examples:
-        second = None if self.second is None else [self.second[i] for i in rows]
-        return Examples([self.first[i] for i in rows], second, [self.labels[i] for i in rows])
-
-    def sample(self, count: int, seed: int) -> Examples:
-        """A random part, the same for the same seed, in the original order."""
-        if count >= len(self):
+    def learned_from(self, source: Source, split: str = "train") -> TextTask:
+        if self.labels.count:
             return self
-        return self.subset(sorted(np.random.default_rng(seed).permutation(len(self))[:count].tolist()))
+        table = source.table(self.splits.get(split, (split,)), [name for name in self.label if isinstance(name, str)])
+        return replace(self, labels=self.labels.learned(table.column(*self.label), str(table.path)))
 
-    def batches(
-        self, tokenizer: Any, *, batch_size: int = 32, max_length: int = 128, is_regression: bool = False
-    ) -> Iterator[dict[str, torch.Tensor]]:
-        """Padded batches of examples of similar length, longest last; `row` says which example is where."""
-        encoded = tokenizer(list(self.first), None if self.second is None else list(self.second), truncation=True,
-                            max_length=max_length)  # fmt: skip
-        order = sorted(range(len(self)), key=lambda row: (len(encoded["input_ids"][row]), row))
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            batch = tokenizer.pad({name: [encoded[name][row] for row in rows] for name in encoded}, return_tensors="pt")
-            dtype = torch.float32 if is_regression else torch.long
-            labels = torch.tensor([self.labels[row] for row in rows], dtype=dtype)
-            yield {**batch, "labels": labels, "row": torch.tensor(rows)}
+    def model_options(self) -> dict[str, Any]:
+        return self.labels.model_options()
+
+    def check_training(self, examples: Examples) -> None:
+        super().check_training(examples)
+        self.labels.check_training({int(row["labels"]) for row in examples.features})
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """A model on examples: its score, and what every example got, so that statistics need no second run."""
+class _Collator:
+    tokenizer: Any
+    dtype: torch.dtype
 
-    metric: str
-    score: float
-    predictions: NDArray[np.float64]  # a class or a number per example, in the examples' order
-    labels: NDArray[np.float64]
-    losses: NDArray[np.float64]
-
-    def correct(self) -> NDArray[np.float64]:
-        """1.0 where the class is right."""
-        right: NDArray[np.float64] = (self.predictions == self.labels).astype(np.float64)
-        return right
-
-    def rows(self) -> NDArray[np.float64]:
-        """Prediction and label side by side: what `statistic` turns into the score."""
-        return np.stack([self.predictions, self.labels], axis=1)
-
-    def interval(self, *, resamples: int = 1000, seed: int = 0) -> Interval:
-        return bootstrap_interval(self.rows(), statistic_of(self.metric), resamples=resamples, seed=seed)
+    def __call__(self, rows: list[Features]) -> dict[str, Tensor]:
+        inputs = [{name: value for name, value in row.items() if name != "labels"} for row in rows]
+        labels = torch.tensor([row["labels"] for row in rows], dtype=self.dtype)
+        return {**self.tokenizer.pad(inputs, return_tensors="pt"), "labels": labels}
 
 
-def statistic_of(metric: str) -> Any:
-    """The metric as a function of rows of prediction and label."""
-    function = metrics[metric]
-    return lambda rows: function(rows[:, 0], rows[:, 1])
+def predictions_and_labels(outputs: Any, batch: Batch) -> Tensor:
+    """The likeliest class (or the number) of each example, and the right one."""
+    logits = outputs.logits.float()
+    guess = logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1).float()
+    return torch.stack([guess, batch["labels"].float()], dim=1)  # (batch, 2)
 
 
-def evaluate(
-    model: nn.Module,
-    batches: Sequence[Mapping[str, torch.Tensor]],
-    metric: str,
-    *,
-    mask: HeadMask | None = None,
-    heads: HeadMap | None = None,
-) -> Evaluation:
-    """Score a classifier, with only the heads of `mask` on if one is given."""
-    was_training = model.training
-    model.eval()
-    device = next(model.parameters()).device
-    places, predictions, labels, losses = [], [], [], []
-    with torch.inference_mode(), masked(model, mask, heads=heads) if mask is not None else nullcontext():
-        for batch in batches:
-            inputs = {k: v.to(device) for k, v in batch.items() if k not in ("labels", "row")}
-            logits = model(**inputs).logits.float().cpu()
-            predictions.append(logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1).float())
-            losses.append(_losses(logits, batch["labels"]))
-            labels.append(batch["labels"].float())
-            places.append(batch["row"])
-    model.train(was_training)
-    if not places:
-        raise DataError("There is nothing to evaluate on: no batch was given.")
-    order = torch.cat(places).argsort()
-    found, truth, loss = (torch.cat(parts)[order].double().numpy() for parts in (predictions, labels, losses))
-    if not np.isfinite(loss).all():
-        raise DataError(f"The loss of example {int(np.argmin(np.isfinite(loss)))} is not finite: the model gives NaN.")
-    return Evaluation(metric, metrics[metric](found, truth), found, truth, loss)
-
-
-def _losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    if logits.shape[1] == 1:
-        return (logits[:, 0] - labels.float()).square()
-    return nn.functional.cross_entropy(logits, labels, reduction="none")
-
-
-_PAIR_SPLITS = {"train": ("train",), "dev": ("dev", "val", "validation"), "test": ("test",)}
 _MNLI_SPLITS = {
     "train": ("train",),
     "dev": ("dev_matched", "validation_matched", "dev"),
@@ -188,60 +94,30 @@ _MNLI_SPLITS = {
 }
 _COLA_SPLITS = {
     "train": ("in_domain_train", "train"),
-    "dev": ("in_domain_dev", "dev"),
+    "dev": ("in_domain_dev", "dev", "validation"),
     "dev-out": ("out_of_domain_dev",),
 }
-_NLI = ("entailment", "neutral", "contradiction")
+_NLI = Labels(3, ("entailment", "neutral", "contradiction"))
+_ENTAILS = Labels(2, ("entailment", "not_entailment"))
 
-_TASKS = {
+
+def _task(name: str, metric: str, **more: Any) -> TextTask:
+    return TextTask(name=name, metric=metrics[metric], **more)
+
+
+GLUE = {
     task.name: task
     for task in (
-        TextTask(name="sst2", metric="accuracy", first=("sentence", 0), label=("label", 1), splits=_PAIR_SPLITS),
-        TextTask(name="cola", metric="matthews", first=("sentence", 3), label=("label", 1), splits=_COLA_SPLITS),
-        TextTask(name="mrpc", metric="f1", first=("#1 String", "sentence1"), second=("#2 String", "sentence2"),
-                 label=("Quality", "label"), splits=_PAIR_SPLITS),
-        TextTask(name="mnli", metric="accuracy", first=("sentence1", "premise"), second=("sentence2", "hypothesis"),
-                 label=("gold_label", "label"), classes=_NLI, num_labels=3, splits=_MNLI_SPLITS),
-        TextTask(name="qqp", metric="accuracy", first=("question1",), second=("question2",),
-                 label=("is_duplicate", "label"), splits=_PAIR_SPLITS),
-        TextTask(name="qnli", metric="accuracy", first=("question",), second=("sentence",), label=("label",),
-                 classes=("entailment", "not_entailment"), splits=_PAIR_SPLITS),
-        TextTask(name="rte", metric="accuracy", first=("sentence1",), second=("sentence2",), label=("label",),
-                 classes=("entailment", "not_entailment"), splits=_PAIR_SPLITS),
-        TextTask(name="stsb", metric="pearson", first=("sentence1",), second=("sentence2",),
-                 label=("score", "label"), num_labels=1, splits=_PAIR_SPLITS),
+        _task("sst2", "accuracy", first=("sentence", 0), label=("label", 1)),
+        _task("cola", "matthews", first=("sentence", 3), label=("label", 1), splits=_COLA_SPLITS),
+        _task("mrpc", "f1", first=("#1 String", "sentence1"), second=("#2 String", "sentence2"),
+              label=("Quality", "label")),
+        _task("mnli", "accuracy", first=("sentence1", "premise"), second=("sentence2", "hypothesis"),
+              label=("gold_label", "label"), labels=_NLI, splits=_MNLI_SPLITS),
+        _task("qqp", "accuracy", first=("question1",), second=("question2",), label=("is_duplicate", "label")),
+        _task("qnli", "accuracy", first=("question",), second=("sentence",), labels=_ENTAILS),
+        _task("rte", "accuracy", first=("sentence1",), second=("sentence2",), labels=_ENTAILS),
+        _task("stsb", "pearson", first=("sentence1",), second=("sentence2",), label=("score", "label"),
+              labels=Labels(1)),
     )
 }  # fmt: skip
-
-
-def task_names() -> list[str]:
-    return sorted(_TASKS)
-
-
-def find_task(
-    name: str,
-    *,
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
-    metric: str | None = None,
-    num_labels: int | None = None,
-) -> TextTask:
-    """A task by its GLUE name, or any other name with its columns; what is given overrides what is known."""
-    known = _TASKS.get(name)
-    if known is None and text is None:
-        raise DataError(f"No task called '{name}'. {hint(name, _TASKS)} For your own data, name the text column.")
-    task = known or TextTask(name=name, metric="accuracy", first=(), splits=_PAIR_SPLITS)
-    return replace(
-        task,
-        first=_column(text) if text is not None else task.first,
-        second=_column(pair) if pair is not None else task.second,
-        label=_column(label) if label is not None else task.label,
-        metric=metric or task.metric,
-        num_labels=num_labels or task.num_labels,
-    )
-
-
-def _column(text: str) -> Column:
-    """`3` is a column number, anything else a name."""
-    return (int(text),) if text.isdecimal() else (text,)

@@ -1,4 +1,4 @@
-"""Fine-tuning a classifier through `transformers.Trainer`, with Michel et al.'s settings as defaults."""
+"""Fine-tuning through `transformers.Trainer`, with Michel et al.'s settings as defaults."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from headprune.errors import DataError, MissingExtraError
-from headprune.tasks.classification import Examples, TextTask
+from headprune.errors import MissingExtraError
+from headprune.scoring.job import model_inputs
+from headprune.scoring.losses import IGNORED
+from headprune.tasks.task import Examples, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,25 +35,23 @@ class Recipe:
         return asdict(self)
 
 
-class _Tokens(Dataset[dict[str, Any]]):
-    """Examples as the Trainer's collator wants them."""
+class _Rows(Dataset[Mapping[str, Any]]):
+    """Examples as the Trainer wants them."""
 
-    def __init__(self, examples: Examples, tokenizer: Any, recipe: Recipe, is_regression: bool) -> None:
-        second = None if examples.second is None else list(examples.second)
-        self.encoded = tokenizer(list(examples.first), second, truncation=True, max_length=recipe.max_length)
-        self.labels = [label if is_regression else int(label) for label in examples.labels]
+    def __init__(self, examples: Examples) -> None:
+        self.features = examples.features
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.features)
 
-    def __getitem__(self, row: int) -> dict[str, Any]:
-        return {**{name: values[row] for name, values in self.encoded.items()}, "label": self.labels[row]}
+    def __getitem__(self, row: int) -> Mapping[str, Any]:
+        return self.features[row]
 
 
 def finetune(
     model: nn.Module,
-    tokenizer: Any,
-    task: TextTask,
+    processor: Any,
+    task: Task,
     examples: Examples,
     folder: Path,
     recipe: Recipe,
@@ -67,10 +67,7 @@ def finetune(
     `keep_checkpoints` keeps one per epoch (for curves over training, Michel et al., Figure 5), otherwise only the last.
     With a `teacher`, the loss is shared with the divergence from the teacher's answers (temperature as usual).
     """
-    if len(examples) < 2:
-        raise DataError(f"Found {len(examples)} training example: fine-tuning needs at least 2.")
-    if not task.is_regression and len({int(label) for label in examples.labels}) < 2:
-        raise DataError("All training examples have one class: there is nothing to tell apart. Check the label column.")
+    task.check_training(examples)
     transformers = _transformers_with_trainer()
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
@@ -85,10 +82,11 @@ def finetune(
         logging_steps=50,
         report_to=[],
         seed=recipe.seed,
+        train_sampling_strategy="group_by_length" if "input_ids" in examples.features[0] else "random",
         disable_tqdm=quiet,
         use_cpu=next(model.parameters()).device.type == "cpu",
         dataloader_pin_memory=False,
-        remove_unused_columns=True,
+        remove_unused_columns=False,  # the collator does it
     )
     trainer_class = (
         _with_teacher(transformers.Trainer, teacher, recipe) if teacher is not None else transformers.Trainer
@@ -96,9 +94,9 @@ def finetune(
     trainer = trainer_class(
         model=model,
         args=arguments,
-        train_dataset=_Tokens(examples, tokenizer, recipe, task.is_regression),
-        data_collator=transformers.DataCollatorWithPadding(tokenizer),
-        processing_class=tokenizer,
+        train_dataset=_Rows(examples),
+        data_collator=lambda rows: model_inputs(examples.collate(rows)),
+        processing_class=processor,
     )
     if quiet:
         trainer.remove_callback(transformers.PrinterCallback)  # it prints losses where a program reads JSON
@@ -126,19 +124,33 @@ def _with_teacher(trainer: Any, teacher: nn.Module, recipe: Recipe) -> Any:
         ) -> Any:
             outputs = model(**inputs)
             with torch.no_grad():
-                wanted = teacher(**{name: value for name, value in inputs.items() if name != "labels"}).logits
-            loss = _blend(outputs.loss, outputs.logits, wanted, recipe)
+                wanted = teacher(**inputs)
+            loss = _blend(outputs, wanted, inputs, recipe)
             return (loss, outputs) if return_outputs else loss
 
     teacher.eval().requires_grad_(False)
     return DistillingTrainer
 
 
-def _blend(loss: torch.Tensor, logits: torch.Tensor, wanted: torch.Tensor, recipe: Recipe) -> torch.Tensor:
-    t = recipe.teacher_temperature
-    if logits.shape[-1] == 1:
-        divergence = nn.functional.mse_loss(logits, wanted)
-    else:
-        mine, theirs = (logits / t).log_softmax(-1), (wanted / t).log_softmax(-1)
-        divergence = nn.functional.kl_div(mine, theirs, reduction="batchmean", log_target=True) * t * t
-    return (1 - recipe.teacher_weight) * loss + recipe.teacher_weight * divergence
+def _blend(outputs: Any, wanted: Any, inputs: Mapping[str, Any], recipe: Recipe) -> torch.Tensor:
+    """The model's own loss, and how far its answers are from the teacher's."""
+    gaps = [
+        _divergence(outputs[name], wanted[name], inputs.get("labels"), recipe.teacher_temperature)
+        for name in ("logits", "start_logits", "end_logits")
+        if name in outputs
+    ]
+    own: torch.Tensor = outputs["loss"]
+    return (1 - recipe.teacher_weight) * own + recipe.teacher_weight * torch.stack(gaps).mean()
+
+
+def _divergence(
+    mine: torch.Tensor, theirs: torch.Tensor, labels: torch.Tensor | None, temperature: float
+) -> torch.Tensor:
+    """At the positions that have a label; squared error for a number, Kullback-Leibler for classes."""
+    if mine.shape[-1] == 1:
+        return nn.functional.mse_loss(mine, theirs)
+    if labels is not None and labels.shape == mine.shape[:-1]:
+        asked = labels != IGNORED
+        mine, theirs = mine[asked], theirs[asked]  # (positions, classes)
+    ours, wanted = ((logits / temperature).log_softmax(-1) for logits in (mine, theirs))
+    return nn.functional.kl_div(ours, wanted, reduction="batchmean", log_target=True) * temperature**2

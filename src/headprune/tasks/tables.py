@@ -1,4 +1,4 @@
-"""Rows of a CSV, TSV or JSON-lines file, plain or gzipped."""
+"""Rows of a CSV, TSV, JSON-lines or CoNLL-U file, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from headprune.errors import DataError
 from headprune.registry import hint
 
-KINDS = (".tsv", ".csv", ".jsonl", ".json")
+KINDS = (".tsv", ".csv", ".jsonl", ".json", ".conllu")
 
 
 class Table:
     """Rows with named or numbered columns."""
 
-    def __init__(self, path: Path, rows: Sequence[Sequence[Any]], names: Sequence[str] | None) -> None:
+    def __init__(self, path: Path | str, rows: Sequence[Sequence[Any]], names: Sequence[str] | None) -> None:
         self.path, self.rows, self.names = path, rows, list(names) if names is not None else None
 
     def column(self, *wanted: str | int) -> list[Any]:
@@ -67,6 +67,8 @@ def _parse(file: Any, kind: str, path: Path) -> tuple[list[Any], list[str] | Non
         return [line.rstrip("\r\n").split("\t") for line in file if line.strip()], None
     if kind in (".jsonl", ".json"):
         return _json_rows(file, path)
+    if kind == ".conllu":
+        return _sentences(file, path)
     raise DataError(f"'{path}' has an unknown kind of file name. Expected {', '.join(KINDS)} (or .gz of these).")
 
 
@@ -84,3 +86,25 @@ def _json_rows(file: Any, path: Path) -> tuple[list[Any], list[str]]:
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
     return [[row.get(name) for name in names] for row in rows], names
+
+
+CONLLU = ("id", "tokens", "lemma", "upos", "xpos", "feats", "head", "deprel")
+
+
+def _sentences(file: Any, path: Path) -> tuple[list[Any], list[str]]:
+    """One row a sentence, each column a list with one entry a word; ranges (1-2) and empty words (1.1) are left out."""
+    rows: list[list[list[str]]] = []
+    words: list[list[str]] = []
+    for number, line in enumerate([*file, ""], 1):
+        text = line.rstrip("\r\n")
+        if not text and words:
+            rows.append([[word[place] for word in words] for place in range(len(CONLLU))])
+            words = []
+        if not text or text.startswith("#"):
+            continue
+        word = text.split("\t")
+        if len(word) < len(CONLLU):
+            raise DataError(f"{path}, line {number}: found {len(word)} columns, expected 10 (CoNLL-U).")
+        if word[0].isdecimal():
+            words.append(word)
+    return rows, list(CONLLU)

@@ -1,0 +1,59 @@
+"""Any other Auto head with labels: JSON lines that hold the model's own inputs, already encoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from headprune.errors import DataError
+from headprune.scoring.losses import IGNORED, ExampleLoss
+from headprune.tasks.metrics import LOSSES, Metric, metrics
+from headprune.tasks.sources import SPLITS, Source
+from headprune.tasks.task import Batch, Examples, Features, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedTask(Task):
+    """Each row names inputs of the model's forward (`input_ids`, …, `labels`); the metric is the model's own loss.
+
+    For heads that no other task covers (multiple choice, several labels, audio): encode the data as for training.
+    """
+
+    name: str = "encoded"
+    metric: Metric = field(default_factory=lambda: metrics["loss"])
+    loss: ExampleLoss = field(default_factory=ExampleLoss, compare=False, repr=False)
+    outcomes: ClassVar[str] = LOSSES
+    model_class: ClassVar[str] = "AutoModel"
+    processor_class: ClassVar[str] = ""
+
+    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+        table = source.table(SPLITS.get(split, (split,)))
+        if table.names is None:
+            raise DataError(f"{table.path} does not name its columns. Expected JSON lines with the model's inputs.")
+        rows = []
+        for number, row in enumerate(table.rows, 1):
+            try:
+                rows.append({name: torch.as_tensor(value) for name, value in zip(table.names, row, strict=True)})
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise DataError(f"{table.path}, example {number}: a value is not an array ({error}).") from error
+        return Examples(rows, _collate)
+
+    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+        return self.loss(outputs, batch)[:, None]  # (batch, 1)
+
+
+def _collate(rows: list[Features]) -> dict[str, Tensor]:
+    """Padded with zeros on the right in every dimension (labels with -100, which does not count)."""
+    batch = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        shape = [max(value.shape[axis] for value in values) for axis in range(values[0].dim())]
+        fill = IGNORED if name == "labels" and not values[0].is_floating_point() else 0
+        padded = values[0].new_full((len(rows), *shape), fill)
+        for place, value in enumerate(values):
+            padded[(place, *(slice(size) for size in value.shape))] = value
+        batch[name] = padded
+    return batch

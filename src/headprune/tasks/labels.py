@@ -1,0 +1,93 @@
+"""From what a file calls a class to the number that the model has for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headprune.errors import DataError
+from headprune.registry import hint
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of a task; `count` 1 is a number to predict, 0 is not known yet."""
+
+    count: int = 2
+    names: tuple[str, ...] = ()  # in the order of the data's numbers, where classes have names
+    model_names: tuple[str, ...] = ()  # in the order of the model's, if it orders the same names otherwise
+
+    @property
+    def is_regression(self) -> bool:
+        return self.count == 1
+
+    def number(self, value: Any, where: str) -> float:
+        """The model's number for a label as it stands in the data."""
+        text = str(value).strip()
+        found = self._index(text)
+        if found is None:
+            known = hint(text, self.names) if self.names else "Expected a number."
+            raise DataError(f"{where}: the label is '{text}'. {known}")
+        if not self.is_regression and (found != int(found) or not 0 <= found < self.count):
+            raise DataError(f"{where}: the label is {text}; there are classes 0 to {self.count - 1}.")
+        return float(self.model_names.index(self.names[int(found)])) if self.model_names else found
+
+    def _index(self, text: str) -> float | None:
+        if text in self.names:
+            return float(self.names.index(text))
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
+    def learned(self, values: Sequence[Any], where: str) -> Labels:
+        """The classes that training data has, if they are not known yet."""
+        if self.count:
+            return self
+        texts = sorted({str(value).strip() for value in values})
+        try:
+            numbers = [float(text) for text in texts]
+        except ValueError:
+            return Labels(len(texts), tuple(texts))
+        if any(number != int(number) or number < 0 for number in numbers):
+            raise DataError(
+                f"{where}: labels such as {texts[0]} are not classes 0, 1, 2 …; to predict numbers, ask for "
+                "--metric pearson or spearman."
+            )
+        return Labels(int(max(numbers)) + 1)
+
+    def for_model(self, config: Any, task: str) -> Labels:
+        """The same classes in the model's order. Hub models of one task do not agree on it, but they name them."""
+        count = int(getattr(config, "num_labels", 0) or 0)
+        if self.count and count != self.count:
+            found = f"tells {count} classes apart" if count > 1 else "predicts a number"
+            wanted = f"has {self.count} classes" if self.count > 1 else "asks for a number"
+            raise DataError(f"The model {found}, but {task} {wanted}. Fine-tune it for {task} first.")
+        named = tuple(str(name) for _, name in sorted((getattr(config, "id2label", None) or {}).items()))
+        if all(re.fullmatch(r"LABEL_\d+", name) for name in named):
+            named = ()
+        if not self.count:
+            return Labels(count, named)
+        ours = {name.lower(): name for name in self.names}
+        if ours and {name.lower() for name in named} == set(ours):
+            return replace(self, model_names=tuple(ours[name.lower()] for name in named))
+        return self
+
+    def model_options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"num_labels": self.count}
+        if self.names:
+            options["id2label"] = dict(enumerate(self.names))
+            options["label2id"] = {name: index for index, name in enumerate(self.names)}
+        return options
+
+    def check_training(self, found: set[int]) -> None:
+        """Every class has to be seen."""
+        if self.is_regression:
+            return
+        if len(found) < 2:
+            raise DataError("All training examples have one class: there is nothing to tell apart. Check the labels.")
+        if missing := sorted(set(range(self.count)) - found):
+            names = ", ".join(self.names[index] if self.names else str(index) for index in missing)
+            raise DataError(f"No training example has the class {names}: a model cannot learn what it never sees.")

@@ -1,0 +1,111 @@
+"""Token classification: a tag for every word (parts of speech, names)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from headprune.errors import DataError
+from headprune.scoring.losses import IGNORED
+from headprune.tasks.labels import Labels
+from headprune.tasks.metrics import TAGS, Metric, metrics
+from headprune.tasks.sources import SPLITS, Source
+from headprune.tasks.task import Batch, Examples, Features, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagTask(Task):
+    """Rows with a list of words and a list of tags: JSON lines, CoNLL-U, or a data set."""
+
+    name: str = "tags"
+    metric: Metric = field(default_factory=lambda: metrics["token-accuracy"])
+    words: tuple[str, ...] = ("tokens", "words")
+    tags: tuple[str, ...] = ("tags", "ner_tags", "pos_tags", "upos")
+    labels: Labels = field(default_factory=lambda: Labels(0))
+    outcomes: ClassVar[str] = TAGS
+    model_class: ClassVar[str] = "AutoModelForTokenClassification"
+
+    def rows(self, source: Source, split: str) -> tuple[list[Any], list[Any], str]:
+        """Words, tags, and where they were found; every word has its tag."""
+        table = source.table(SPLITS.get(split, (split,)), [*self.words, *self.tags])
+        words, tags = table.column(*self.words), table.column(*self.tags)
+        for number, (row, marks) in enumerate(zip(words, tags, strict=True), 1):
+            if not isinstance(row, list) or not isinstance(marks, list) or len(row) != len(marks) or not row:
+                raise DataError(
+                    f"{table.path}, example {number}: expected a list of words and a list of as many tags, found "
+                    f"{str(row)[:40]} and {str(marks)[:40]}."
+                )
+        return words, tags, str(table.path)
+
+    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+        words, tags, where = self.rows(source, split)
+        encoded = processor(words, is_split_into_words=True, truncation=True, max_length=max_length)
+        rows = []
+        for number, marks in enumerate(tags):
+            known = [self.labels.number(mark, f"{where}, example {number + 1}") for mark in marks]
+            first = _first_pieces(encoded.word_ids(number))
+            labels = [int(known[word]) if word is not None else IGNORED for word in first]
+            rows.append({**{name: values[number] for name, values in encoded.items()}, "labels": labels})
+        return Examples(rows, _Collator(processor))
+
+    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+        """Right tags, tags, right spans, spans found, spans there; on the first piece of every word."""
+        guesses, labels = outputs.logits.argmax(-1), batch["labels"]
+        rows = []
+        for guess, truth in zip(guesses, labels, strict=True):
+            asked = truth != IGNORED
+            mine, right = guess[asked].tolist(), truth[asked].tolist()
+            found, there = spans(self._names(mine)), spans(self._names(right))
+            hits = sum(a == b for a, b in zip(mine, right, strict=True))
+            rows.append([hits, len(right), len(found & there), len(found), len(there)])
+        return torch.tensor(rows, dtype=torch.float64)  # (batch, 5)
+
+    def _names(self, classes: list[int]) -> list[str]:
+        names = self.labels.model_names or self.labels.names
+        return [names[index] for index in classes] if names else [f"B-{index}" for index in classes]
+
+    def for_model(self, config: Any) -> TagTask:
+        return replace(self, labels=self.labels.for_model(config, self.name))
+
+    def learned_from(self, source: Source, split: str = "train") -> TagTask:
+        _, tags, where = self.rows(source, split)
+        return replace(self, labels=self.labels.learned([tag for row in tags for tag in row], where))
+
+    def model_options(self) -> dict[str, Any]:
+        return self.labels.model_options()
+
+
+def spans(tags: list[str]) -> set[tuple[str, int, int]]:
+    """Kind, first and last word of every span; B- or another kind begins a new one, O and names without - end it."""
+    found: set[tuple[str, int, int]] = set()
+    kind, start = "", 0
+    for place, tag in enumerate([*tags, "O"]):
+        mark, _, this = tag.partition("-")
+        if mark == "I" and this == kind:
+            continue
+        if kind:
+            found.add((kind, start, place - 1))
+        kind, start = this if mark in ("B", "I") else "", place
+    return found
+
+
+def _first_pieces(word_ids: list[int | None]) -> list[int | None]:
+    """The word of a piece that begins one, None for other pieces and special tokens."""
+    return [
+        word if word is not None and (i == 0 or word_ids[i - 1] != word) else None for i, word in enumerate(word_ids)
+    ]
+
+
+@dataclass(frozen=True)
+class _Collator:
+    tokenizer: Any
+
+    def __call__(self, rows: list[Features]) -> dict[str, Tensor]:
+        inputs = [{name: value for name, value in row.items() if name != "labels"} for row in rows]
+        batch = dict(self.tokenizer.pad(inputs, return_tensors="pt"))
+        width = batch["input_ids"].shape[1]
+        padded = [row["labels"] + [IGNORED] * (width - len(row["labels"])) for row in rows]
+        return {**batch, "labels": torch.tensor(padded)}

@@ -1,0 +1,162 @@
+"""What a task is: examples in, batches, what every example gets, one score out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headprune.errors import DataError
+from headprune.heads import HeadMap, HeadMask
+from headprune.masking import masked
+from headprune.scoring.job import ROW, evaluation, model_inputs, on_device
+from headprune.scoring.losses import ExampleLoss
+from headprune.stats import Interval, bootstrap_interval
+from headprune.tasks.metrics import CLASSES, Metric, correct
+from headprune.tasks.sources import Source
+
+Features = Mapping[str, Any]  # model inputs and labels of one example, not padded; names with _ are not the model's
+Batch = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Encoded examples, and how several of them become a batch."""
+
+    features: Sequence[Features]
+    collate: Callable[[list[Features]], dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def subset(self, rows: Sequence[int]) -> Examples:
+        return Examples([self.features[row] for row in rows], self.collate)
+
+    def sample(self, count: int, seed: int) -> Examples:
+        """A random part, the same for the same seed, in the original order."""
+        if count >= len(self):
+            return self
+        return self.subset(sorted(np.random.default_rng(seed).permutation(len(self))[:count].tolist()))
+
+    def batches(self, batch_size: int = 32) -> Iterator[dict[str, Any]]:
+        """Padded batches of examples of similar length, longest last; `row` says which example is where."""
+        order = sorted(range(len(self)), key=lambda row: (len(self.features[row].get("input_ids", ())), row))
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            yield {**self.collate([self.features[row] for row in rows]), ROW: torch.tensor(rows)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """Data in, batches, metric. A task of another kind is a subclass, registered in `known.py` or by its user."""
+
+    name: str
+    metric: Metric
+    outcomes: ClassVar[str] = CLASSES  # what the rows of `outcome` hold: the task's metric must take them
+    model_class: ClassVar[str]  # the Auto class of models that do the task
+    processor_class: ClassVar[str] = "AutoTokenizer"
+
+    def __post_init__(self) -> None:
+        if self.metric.rows != self.outcomes:
+            raise DataError(
+                f"The metric {self.metric.name} takes {self.metric.rows}; an example of {self.name} has "
+                f"{self.outcomes}. Choose another metric."
+            )
+
+    @abstractmethod
+    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+        """The encoded examples of a split."""
+
+    @abstractmethod
+    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+        """What every example got: one row each."""
+
+    def answer(self, model: nn.Module, inputs: Batch) -> Any:
+        """The model's answer to a batch."""
+        return model(**inputs)
+
+    def for_model(self, config: Any) -> Task:
+        """The task as a trained model sees it (its classes and their order); refused if they do not fit."""
+        return self
+
+    def learned_from(self, source: Source, split: str = "train") -> Task:
+        """The task with what only its training data tells (its classes)."""
+        return self
+
+    def model_options(self) -> dict[str, Any]:
+        """What a new model must know (number and names of classes)."""
+        return {}
+
+    def check_training(self, examples: Examples) -> None:
+        """Whether there is something to learn."""
+        if len(examples) < 2:
+            raise DataError(f"Found {len(examples)} training example: fine-tuning needs at least 2.")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model on examples: its score, and what every example got, so that statistics need no second run."""
+
+    metric: Metric
+    score: float
+    rows: NDArray[np.float64]  # one per example, in the examples' order
+    losses: NDArray[np.float64]
+
+    @property
+    def predictions(self) -> NDArray[np.float64]:
+        return self.rows[:, 0]
+
+    @property
+    def labels(self) -> NDArray[np.float64]:
+        return self.rows[:, 1]
+
+    def correct(self) -> NDArray[np.float64]:
+        """1.0 where the class is right."""
+        return correct(self.rows)
+
+    def interval(self, *, resamples: int = 1000, seed: int = 0) -> Interval:
+        return bootstrap_interval(self.rows, self.metric.of, resamples=resamples, seed=seed)
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    task: Task,
+    *,
+    mask: HeadMask | None = None,
+    heads: HeadMap | None = None,
+) -> Evaluation:
+    """Score a model, with only the heads of `mask` on if one is given."""
+    device = next(model.parameters()).device
+    example_loss = ExampleLoss()
+    places, rows, losses = [], [], []
+    with (
+        evaluation(model),
+        torch.inference_mode(),
+        masked(model, mask, heads=heads) if mask is not None else nullcontext(),
+    ):
+        for batch in batches:
+            moved = on_device(batch, device)
+            inputs = model_inputs(moved)
+            outputs = task.answer(model, inputs)
+            rows.append(task.outcome(outputs, moved).double().cpu())
+            losses.append(_losses(example_loss, outputs, inputs))
+            places.append(batch[ROW])
+    if not places:
+        raise DataError("There is nothing to evaluate on: no batch was given.")
+    order = torch.cat(places).argsort()
+    found, loss = (torch.cat(parts)[order].numpy() for parts in (rows, losses))
+    return Evaluation(task.metric, task.metric.of(found), found, loss)
+
+
+def _losses(example_loss: ExampleLoss, outputs: Any, inputs: Batch) -> Tensor:
+    if getattr(outputs, "loss", None) is None:  # the task asks for more than one forward pass: there is no loss
+        return torch.full((len(next(iter(inputs.values()))),), torch.nan, dtype=torch.float64)
+    return example_loss(outputs, inputs).double().cpu()
