@@ -241,3 +241,65 @@ def test_curves_over_training(trained, tmp_path):
     assert not (tmp_path / "curves" / "unfinished").exists()
     with pytest.raises(DataError, match="no checkpoints"):
         call("curve", tmp_path / "run", *data, "--checkpoints", tmp_path / "curves", "--out", tmp_path / "c")
+
+
+def test_scorers_are_compared(trained, tmp_path):
+    """A score agrees with itself in full; with another as far as its ranks do."""
+    where, first = ("--data-dir", trained / "data"), trained / "scores" / "scores.json"
+    call("score", trained / "tuned", "--method", "ablation", *where, "--out", tmp_path / "ablation")
+    second = tmp_path / "ablation" / "scores.json"
+    told = call(
+        "score", trained / "tuned", *where, "--against", first, "--against", second, "--out", tmp_path / "again"
+    )
+    same, other = json.loads((tmp_path / "again" / "agreement.json").read_text())
+    assert same["spearman"] == pytest.approx(1.0)
+    assert set(same["overlap"].values()) == {1.0}
+    assert -1 <= other["spearman"] < 1
+    assert other["with"] == "ablation on sst2 train, 200 examples"
+    assert "Spearman 1.00" in told
+
+
+def test_the_best_single_head_of_each_layer(trained, tmp_path):
+    """Chosen on training examples, told on dev (Michel et al., Table 6)."""
+    words = ("ablate", trained / "tuned", "--data-dir", trained / "data", "--out", tmp_path, "--choose-on", "train")
+    told = call(*words, "--all-but-one", "--choose-examples", 80)
+    best = json.loads((tmp_path / "ablation.json").read_text())["best_single"]
+    assert (best["examples"], set(best["sites"])) == (80, {"encoder.0", "encoder.1"})
+    assert "encoder.1 with only head" in told
+    with pytest.raises(DataError, match="--all-but-one"):
+        call(*words)
+
+
+def test_a_curve_of_really_removed_heads_is_that_of_masked_ones(trained, tmp_path):
+    """Removal equals masking, point by point; pictures as files for papers."""
+    words = ("curve", trained / "tuned", "--data-dir", trained / "data", "--random", 2, "--steps", 4, "--json")
+    masked = json.loads(call(*words, "--out", tmp_path / "a", "--picture", "png"))
+    removed = json.loads(call(*words, "--out", tmp_path / "b", "--picture", "svg", "--removed"))
+    assert removed["removed"]
+    assert masked["curves"] == removed["curves"]
+    assert (tmp_path / "a" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "b" / "curve.svg").read_text()
+    with pytest.raises(HeadpruneError, match="No attention component"):
+        call(*words, "--out", tmp_path / "c", "--components", "decodr")
+    with pytest.raises(DataError, match="no heads in decoder"):
+        call(*words, "--out", tmp_path / "c", "--components", "decoder")
+    assert CliRunner().invoke(app, ["curve", "m", "--out", str(tmp_path), "--picture", "gif"]).exit_code == 2
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_every_picture_can_be_a_file(kind, tmp_path):
+    """Heat map, histogram, curve with band, scatter."""
+    from headprune import pictures
+    from headprune.curves import Curve, Point
+
+    heads = hp.find_heads(AutoModelForSequenceClassification.from_pretrained(write_model(tmp_path / "m")))
+    points = [tuple(Point(n, n / 8, 1 - n / 8 + more, {}) for n in range(9)) for more in (0, 0.1)]
+    runs = [Curve("random", "accuracy", 8, some) for some in points]
+    drawn = {
+        "heat": pictures.heat_map(heads, {s.id: [0.1, None, 0.3, 0.4] for s in heads}, title="t", name="n"),
+        "bars": pictures.histogram([0.1, 0.2, 0.2], title="t", name="n", reference=0.15),
+        "curve": pictures.curve_picture({"random": runs, "other": runs[:1]}, title="t"),
+        "scatter": pictures.scatter([1, 2], [3, 4], ["a", "b"], title="t", x="x", y="y"),
+    }
+    for name, figure in drawn.items():
+        assert pictures.write_picture(figure, tmp_path / name, kind).stat().st_size > 1000

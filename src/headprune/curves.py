@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headprune.errors import DataError
+from headprune.errors import DataError, FileFormatError
 from headprune.heads import HeadMap, HeadMask, HeadScores, canonical_component
 from headprune.heads.mask import Unit
 from headprune.selection import Normalize, select
@@ -39,6 +39,14 @@ class Curve:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Curve:
+        """What `to_dict` made, after JSON."""
+        try:
+            return cls(**{**stored, "points": tuple(Point(**point) for point in stored["points"])})
+        except (KeyError, TypeError) as error:
+            raise FileFormatError(f"This is not a curve: {error}. Expected what `headprune curve` writes.") from error
+
     def score_at(self, share: float) -> float:
         """The score of the last point at or before a share."""
         return [point.score for point in self.points if point.share <= share + 1e-9][-1]
@@ -69,6 +77,9 @@ def pruning_curve(
     mask = HeadMask.full(heads)
     wanted = None if components is None else {canonical_component(name) for name in components}
     within = sum(site.num_heads for site in heads if wanted is None or site.component in wanted)
+    if not within:
+        known = ", ".join(heads.components) or "none"
+        raise DataError(f"There are no heads in {', '.join(sorted(wanted or ()))}. The model has {known}.")
     current = scores
     for share in sorted(shares):
         progress(f"{scores.method} {share:.0%}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from headprune.curves import Curve
 from headprune.errors import MissingExtraError, UnknownNameError
 from headprune.heads import HeadMap
+from headprune.heads.files import write_text
 from headprune.pictures_static import write_image
 from headprune.registry import hint
 
@@ -85,6 +87,26 @@ def write_picture(figure: Any, path: Path, kind: str = "html") -> Path:
         raise UnknownNameError(f"No kind of picture called '{kind}'. {hint(kind, ('html', 'png', 'svg'))}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.write_html(str(path), include_plotlyjs="directory", full_html=True)
+    return path
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><script src="plotly.min.js"></script>
+<style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
+th {{ text-align: left; padding-right: 2rem; vertical-align: top }}</style></head>
+<body><h1>{title}</h1><table>{rows}</table>{figures}</body></html>
+"""
+
+
+def write_page(figures: Sequence[Any], path: Path, *, title: str, facts: Sequence[tuple[str, str]] = ()) -> Path:
+    """Several pictures and a table of facts on one page; plotly's script lies beside it."""
+    from plotly.offline import get_plotlyjs
+
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
+    parts = "".join(figure.to_html(full_html=False, include_plotlyjs=False) for figure in figures)
+    write_text(path, _PAGE.format(title=escape(title), rows=rows, figures=parts))
+    write_text(path.with_name("plotly.min.js"), get_plotlyjs())
     return path
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def ablate(
     model: Model,
     data: TaskOptions,
-    out: Annotated[Path, typer.Option(help="Folder for ablation.json and its pictures.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for ablation.json, scores.json (an order to prune in) and pictures.")
+    ],
     all_but_one: Annotated[
         bool, typer.Option("--all-but-one", help="Keep only the head in its layer, instead of masking it.")
     ] = False,
@@ -80,6 +82,8 @@ def ablate(
             "sites": best_single_heads(chooser, found),
         }
     write_text(out / "ablation.json", json_module.dumps(result, indent=1))
+    if not all_but_one:
+        write_text(out / "scores.json", found.scores(find_heads(loaded), f"{task.name} {split}").to_json())
     page = _draw(found, find_heads(loaded), f"{task.name} {split}: change of {task.metric.name}", out, picture)
     shutil.rmtree(unfinished, ignore_errors=True)
     if json:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from headprune.heads import HeadMap, HeadMask, HeadScores
     from headprune.tasks import Task
 
+# Scores that mean the same in every layer, so that they are compared as they are; others are divided by their layer's.
+ALIKE_EVERYWHERE = ("ablation", "metric-ablation", "random")
+
 
 @takes_task()
 def curve(
@@ -80,7 +83,8 @@ def curve(
             heads = find_heads(loaded)
             measured = _Measured(loaded, heads, made, task, out / "unfinished", removed)
             for order, first, again in orders.of(loaded, heads):
-                line = pruning_curve(heads, first, measured, rescore=again, **ways)
+                view: Any = "none" if first.method in ALIKE_EVERYWHERE else "site"
+                line = pruning_curve(heads, first, measured, rescore=again, normalize=view, **ways)
                 found.setdefault(prefix or order, []).append(line)
     result = {"task": task.name, "split": split, "examples": len(rows), "seed": seed, "removed": removed}
     result |= {"curves": {name: [c.to_dict() for c in curves] for name, curves in found.items()}}

