@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check bench docs clean
+.PHONY: help install demo test test-slow check bench docs results clean
 
 help:
 	@echo "make demo       install and run the main job on a small real model"
@@ -14,6 +14,7 @@ help:
 	@echo "make check      ruff, mypy --strict, import layering"
 	@echo "make bench      measured figures into benchmarks/results/"
 	@echo "make docs       docs/api.md and docs/cli.md from the code"
+	@echo "make results    docs/results/*.md from the stored figures"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "headprune needs Python 3.11 or later"'
@@ -64,6 +65,10 @@ bench: install
 
 docs: install
 	$(BIN)/python docs/build.py
+
+# Pages from stored figures; docs/results/classifier.sh and collect.py make the figures.
+results: install
+	$(BIN)/python docs/results/build.py
 
 clean:
 	rm -rf $(VENV) build dist demo-out

@@ -11,8 +11,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def build_pages():
-    spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
+RESULTS = ROOT / "docs" / "results"
+
+
+def build_pages(builder):
+    spec = importlib.util.spec_from_file_location("docs_build", builder)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.pages()
@@ -20,8 +23,29 @@ def build_pages():
 
 def test_the_generated_pages_are_up_to_date():
     """`make docs` would change nothing."""
-    for path, text in build_pages().items():
+    for path, text in build_pages(ROOT / "docs" / "build.py").items():
         assert path.read_text() == text, f"{path.name} is out of date: run make docs"
+
+
+def test_the_results_are_those_of_the_stored_figures():
+    """`make results` would change nothing, and no page stands there without figures."""
+    pages = build_pages(RESULTS / "build.py")
+    for path, text in pages.items():
+        assert path.read_text() == text, f"{path.name} is out of date: run make results"
+    assert {path.name for path in RESULTS.glob("*.md")} == {path.name for path in pages}
+    assert {f"{folder.name}.md" for folder in (RESULTS / "data").iterdir()} == {path.name for path in pages}
+
+
+def test_few_seeds_are_no_claim():
+    """Fewer than three seeds are labelled so; three get an interval."""
+    spec = importlib.util.spec_from_file_location("results_build", RESULTS / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert "One seed, no claim" in module.label({1: {}})
+    assert "no claim" in module.label({1: {}, 2: {}})
+    assert "no claim" not in module.label({1: {}, 2: {}, 3: {}})
+    assert module.spread([0.5, 0.7]) == "0.6000"
+    assert module.spread([0.5, 0.6, 0.7]) == "0.6000 ± 0.2484"  # 4.303 x 0.1 / sqrt(3)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/api.md", "docs/cli.md"])

@@ -1,0 +1,203 @@
+"""Write the results pages from the stored JSON in docs/results/data. Run by `make results`; a test notices drift."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headprune.stats import correlation, mean_interval
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Written by `make results` from docs/results/data; edit nothing here. -->"
+ENOUGH = 3  # seeds that a claim needs
+Runs = dict[int, dict[str, Any]]  # seed -> what collect.py gathered
+
+TITLES = {
+    "sst2-minilm": ("SST-2", "6,920 training and 872 dev sentences"),
+    "cola-minilm": ("CoLA", "8,551 training sentences, 527 dev sentences in domain and 516 out of domain"),
+    "mrpc-minilm": ("MRPC", "pairs of sentences; scores are F1"),
+}
+
+
+def pages() -> dict[Path, str]:
+    """Every page with its text."""
+    found = {}
+    for name in sorted(TITLES):
+        runs = stored(name)
+        if runs:
+            found[HERE / f"{name}.md"] = classifier_page(name, runs)
+    return found
+
+
+def stored(name: str) -> Runs:
+    files = sorted((HERE / "data" / name).glob("seed-*.json"))
+    return {int(path.stem.removeprefix("seed-")): json.loads(path.read_text()) for path in files}
+
+
+def classifier_page(name: str, runs: Runs) -> str:
+    task, data = TITLES[name]
+    metric = next(iter(runs.values()))["curve"]["curves"]["sensitivity"][0]["metric"]
+    parts = [
+        NOTE, f"# {task}: what the heads of MiniLM are worth", "",
+        f"all-MiniLM-L6-v2 (6 layers of 12 heads), fine-tuned on {task} ({data}); learning rate 1e-4, 3 epochs, batch "
+        f"32. Scores are {metric} on dev. {label(runs)} One seed is one fine-tuning and everything after it.", "",
+        *seeds_table(runs, metric), *curve_table(runs, metric), *ablation_table(runs), *domains_table(runs),
+        *budget_table(runs, metric), *agreement_table(runs), *times_table(runs), *commands(name),
+    ]  # fmt: skip
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def label(runs: Runs) -> str:
+    """What may be concluded from so many seeds."""
+    seeds = ", ".join(str(seed) for seed in sorted(runs))
+    if len(runs) < ENOUGH:
+        return f"**{'One seed' if len(runs) == 1 else 'Two seeds'}, no claim** (seed {seeds})."
+    return f"Seeds {seeds}; ± is the half width of the 95 % t interval over seeds."
+
+
+def seeds_table(runs: Runs, metric: str) -> list[str]:
+    rows = []
+    for seed, run in sorted(runs.items()):
+        dev = run["finetune"]["dev"]
+        low, high = dev["interval"]
+        rows.append([seed, f"{dev['score']:.4f}", f"{low:.4f} to {high:.4f}", f"{dev['loss']:.3f}", dev["examples"]])
+    head = ["seed", metric, "95 % bootstrap interval over examples", "loss", "dev examples"]
+    return ["## With all heads", "", *table(head, rows), ""]
+
+
+def curve_table(runs: Runs, metric: str) -> list[str]:
+    """Score by share pruned, for every order (Michel et al., Figure 3)."""
+    orders = list(next(iter(runs.values()))["curve"]["curves"])
+    points = next(iter(runs.values()))["curve"]["curves"][orders[0]][0]["points"]
+    rows = []
+    for place, point in enumerate(points):
+        cells = []
+        for order in orders:
+            means = [np.mean([line["points"][place]["score"] for line in run["curve"]["curves"][order]])
+                     for run in runs.values()]  # fmt: skip
+            cells.append(spread(means))
+        rows.append([f"{point['share']:.0%} ({point['pruned']})", *cells])
+    names = {"metric-ablation": "ablation on dev (oracle)"}
+    text = (
+        "Heads are masked, not removed (both give the same answers); no training after masking. Each cell is "
+        f"{metric}, averaged over seeds; `random` is the mean of three orders a seed. `sensitivity` is one-shot, on "
+        "all training examples; re-scored means scored anew after every step of 6 heads on 512 training examples. "
+        "The oracle order looks at the dev set that it is then evaluated on."
+    )
+    return ["## Pruning curve", "", text, "",
+            *table(["pruned", *(names.get(order, order) for order in orders)], rows), ""]  # fmt: skip
+
+
+def ablation_table(runs: Runs) -> list[str]:
+    """How many heads matter alone (Michel et al., Figure 1 and Table 1)."""
+    rows = []
+    for seed, run in sorted(runs.items()):
+        heads = run["ablation"]["heads"].values()
+        scores = [row["score"] for row in heads]
+        counts = [sum(row[name] < 0.01 for row in heads) for name in ("p", "p_holm", "p_bh")]
+        better = sum(score > run["ablation"]["base"]["score"] for score in scores)
+        rows.append([seed, f"{min(scores):.4f} to {max(scores):.4f}", better, *counts,
+                     f"{run['ablation']['share_reused']:.0%}"])  # fmt: skip
+    head = ["seed", "score without one head", "heads without which it is higher", "p < 0.01", "after Holm",
+            "after Benjamini-Hochberg", "work reused"]  # fmt: skip
+    return ["## Without each head", "", *table(head, rows), ""]
+
+
+def domains_table(runs: Runs) -> list[str]:
+    """The same heads on two data sets (Michel et al., Figure 2)."""
+    rows = []
+    for seed, run in sorted(runs.items()):
+        other = run["ablation"].get("against")
+        if other is not None:
+            rows.append([seed, f"{run['ablation']['base']['score']:.4f}", f"{other['base']['score']:.4f}",
+                         f"{other['pearson']:.2f} ({other['pearson_p']:.1e})",
+                         f"{other['spearman']:.2f} ({other['spearman_p']:.1e})"])  # fmt: skip
+    if not rows:
+        return []
+    head = ["seed", "all heads, in domain", "all heads, out of domain", "Pearson r (p)", "Spearman rho (p)"]
+    text = (
+        "Score without each head, in domain against out of domain. Michel et al. report r = 0.68 for BERT on MNLI "
+        "matched against mismatched (their Figure 2)."
+    )
+    return ["## In domain and out of domain", "", text, "", *table(head, rows), ""]
+
+
+def budget_table(runs: Runs, metric: str) -> list[str]:
+    rows = []
+    for seed, run in sorted(runs.items()):
+        budget, (before, after) = run["prune"]["budget"], run["prune"]["heads"]
+        change, (low, high) = budget["test_change"]["change"], budget["test_change"]["interval"]
+        halves = [
+            f"{budget[half]['full']['score']:.4f} to {budget[half]['pruned']['score']:.4f}"
+            for half in ("validation", "test")
+        ]
+        rows.append([seed, f"{before} to {after}", *halves, f"{change:+.4f} ({low:+.4f} to {high:+.4f})"])
+    head = ["seed", "heads", f"{metric}, half chosen on", f"{metric}, other half", "change there (95 % interval)"]
+    text = (
+        "`--max-drop 1.0`: the most heads that may go, in the order of sensitivity, within one point on one half of "
+        "dev; then told on the other half, which the choice never saw. Heads are really removed."
+    )
+    return ["## Within one point", "", text, "", *table(head, rows), ""]
+
+
+def agreement_table(runs: Runs) -> list[str]:
+    rows = []
+    for seed, run in sorted(runs.items()):
+        first = [value for row in run["scores"].values() for value in row]
+        names = [f"{site}:{head}" for site, row in run["scores"].items() for head in range(len(row))]
+        second = [-run["ablation"]["heads"][name]["change"] for name in names]
+        same = correlation(first, second)
+        rows.append([seed, f"{same.spearman:.2f} ({same.spearman_p:.1e})"])
+    head = ["seed", "Spearman rho (p) of sensitivity and the drop without the head"]
+    return ["## Do sensitivity and ablation see the same heads?", "", *table(head, rows), ""]
+
+
+def times_table(runs: Runs) -> list[str]:
+    steps = list(next(iter(runs.values()))["seconds"])
+    rows = []
+    for seed, run in sorted(runs.items()):
+        minutes = [run["seconds"].get(step, 0) / 60 for step in steps]
+        rows.append([seed, *(f"{value:.1f}" for value in minutes), f"{sum(minutes):.1f}"])
+    versions = next(iter(runs.values()))["versions"]
+    text = (
+        "Minutes on 2 cores without a GPU, with other work going on at times: no more than an orientation. "
+        + ", ".join(f"{name} {value}" for name, value in versions.items())
+        + "."
+    )
+    return ["## How long it took", "", text, "", *table(["seed", *steps, "sum"], rows), ""]
+
+
+def commands(name: str) -> list[str]:
+    task = name.removesuffix("-minilm")
+    script = (HERE / "classifier.sh").read_text().rstrip()
+    return [
+        "## To repeat it", "", "With the data in `$HEADPRUNE_DATA` (a folder per task) and `MODEL` a copy of "
+        "sentence-transformers/all-MiniLM-L6-v2 (the folder that `headprune.cli.demo.minilm_folder()` names, or its "
+        "name on the hub):", "", "```console",
+        f"$ for seed in 1 2 3; do bash docs/results/classifier.sh {task} $seed runs/{task}-$seed; done",
+        "$ python docs/results/collect.py runs", "$ make results", "```", "",
+        "`docs/results/classifier.sh` is:", "", "```bash", script, "```",
+    ]  # fmt: skip
+
+
+def spread(values: Sequence[float]) -> str:
+    """A mean over seeds with its interval, or the plain number of a seed."""
+    mean = float(np.mean(values))
+    if len(values) < ENOUGH:
+        return f"{mean:.4f}"
+    interval = mean_interval(list(values))
+    return f"{mean:.4f} ± {interval.high - mean:.4f}"
+
+
+def table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[str]:
+    line: Callable[[Sequence[Any]], str] = lambda cells: "| " + " | ".join(str(cell) for cell in cells) + " |"  # noqa: E731
+    return [line(head), line(["---"] * len(head)), *(line(row) for row in rows)]
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
