@@ -27,6 +27,7 @@ LAYERS = [
     "changes",
     "counting",
     "surgery",
+    "gates",
     "tasks",
     "curves",
     "pictures_static",

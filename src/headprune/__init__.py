@@ -14,6 +14,17 @@ from headprune.import_hook import teach_transformers
 if TYPE_CHECKING:
     from headprune import stats as stats
     from headprune.errors import HeadpruneError as HeadpruneError
+    from headprune.gates import BinaryConcrete as BinaryConcrete
+    from headprune.gates import ExactK as ExactK
+    from headprune.gates import Gates as Gates
+    from headprune.gates import HardConcrete as HardConcrete
+    from headprune.gates import Objective as Objective
+    from headprune.gates import attach_gates as attach_gates
+    from headprune.gates import gates_of as gates_of
+    from headprune.gates.training import GateCallback as GateCallback
+    from headprune.gates.training import GateMixin as GateMixin
+    from headprune.gates.training import GateTrainer as GateTrainer
+    from headprune.gates.training import choose_trainable_ as choose_trainable_
     from headprune.heads import HeadId as HeadId
     from headprune.heads import HeadMap as HeadMap
     from headprune.heads import HeadMask as HeadMask
@@ -35,6 +46,17 @@ _PUBLIC = {
     "HeadMask": "headprune.heads",
     "HeadScores": "headprune.heads",
     "HeadpruneError": "headprune.errors",
+    "BinaryConcrete": "headprune.gates",
+    "ExactK": "headprune.gates",
+    "Gates": "headprune.gates",
+    "HardConcrete": "headprune.gates",
+    "Objective": "headprune.gates",
+    "attach_gates": "headprune.gates",
+    "gates_of": "headprune.gates",
+    "GateCallback": "headprune.gates.training",
+    "GateMixin": "headprune.gates.training",
+    "GateTrainer": "headprune.gates.training",
+    "choose_trainable_": "headprune.gates.training",
     "find_heads": "headprune.sites",
     "masked": "headprune.masking",
     "pattern": "headprune.patterns",

@@ -33,6 +33,14 @@ class DataError(HeadpruneError, ValueError):
     """Data that cannot be used: empty, of the wrong shape, not finite."""
 
 
+class GateError(HeadpruneError, ValueError):
+    """Gates that cannot be made, trained or removed as asked."""
+
+
+class TrainingError(HeadpruneError):
+    """Training that went wrong (a loss that is not finite). Says where the last good state is."""
+
+
 class UnsupportedModelError(HeadpruneError):
     """A model, or a block of it, on which the operation cannot be done exactly."""
 

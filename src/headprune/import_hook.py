@@ -30,9 +30,11 @@ def teach_transformers() -> None:
 
 
 def _install(module: ModuleType) -> None:
-    from headprune.surgery.checkpoint import install
+    from headprune.gates import checkpoint as gates_checkpoint
+    from headprune.surgery import checkpoint as surgery_checkpoint
 
-    install(module)
+    surgery_checkpoint.install(module)
+    gates_checkpoint.install(module)  # after it: gates go onto the skeleton as pruned
 
 
 class _OneShotFinder(importlib.abc.MetaPathFinder):

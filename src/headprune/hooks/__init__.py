@@ -4,6 +4,13 @@ Three uses: multiplying heads (masks and gates), watching one forward pass (find
 block receives for all heads although it has only some (position biases made elsewhere in the model).
 """
 
+from headprune.hooks.gating import (
+    GateSource,
+    gate_projections_,
+    is_gated,
+    paused_gates,
+    ungate_projections_,
+)
 from headprune.hooks.replaying import Recording, recorded, replayed
 from headprune.hooks.scaling import (
     HeadFactor,
@@ -28,6 +35,7 @@ __all__ = [
     "PRUNED_ATTENTION",
     "AttentionEvent",
     "Call",
+    "GateSource",
     "HeadFactor",
     "Recording",
     "SlicedArgument",
@@ -38,6 +46,9 @@ __all__ = [
     "captured_inputs",
     "captured_output",
     "fresh_compilation",
+    "gate_projections_",
+    "is_gated",
+    "paused_gates",
     "recorded",
     "recorded_attention",
     "register_attention_function",
@@ -45,5 +56,6 @@ __all__ = [
     "scaled_inputs",
     "silent_outputs",
     "slice_arguments_",
+    "ungate_projections_",
     "watched",
 ]

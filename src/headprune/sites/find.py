@@ -12,6 +12,7 @@ from torch import nn
 
 from headprune.errors import ExampleError, UnsupportedModelError
 from headprune.heads import HeadMap, Site
+from headprune.hooks import paused_gates
 from headprune.sites import record
 from headprune.sites.examine import Anatomy, examine
 from headprune.sites.naming import name_sites
@@ -58,7 +59,8 @@ def look(model: nn.Module, example: Mapping[str, Any] | None = None) -> Look:
             f"{type(model).__name__} has weights on the meta device (built empty, or offloaded): it cannot be run to "
             "find its heads. Load it into memory first, without offloading to disk."
         )
-    examination = examine(model, example)
+    with paused_gates(model):
+        examination = examine(model, example)
     names = name_sites(model, examination.anatomies)
     sites = {
         anatomy.block: Site(

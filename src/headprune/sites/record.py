@@ -61,13 +61,13 @@ def find_module(model: nn.Module, stored: str) -> tuple[str, nn.Module] | None:
     return None
 
 
-def write(model: nn.Module, entry: dict[str, Any]) -> None:
-    """Put the entry into the config that `save_pretrained` writes; a plain module keeps it itself."""
+def write(model: nn.Module, entry: dict[str, Any], name: str = ENTRY) -> None:
+    """Put an entry into the config that `save_pretrained` writes; a plain module keeps it itself."""
     if getattr(model, "config", None) is None:
         model._headprune_record = entry  # type: ignore[assignment]
         return
     _own_config(model)
-    setattr(model.config, ENTRY, entry)
+    setattr(model.config, name, entry)
 
 
 def _own_config(model: nn.Module) -> None:

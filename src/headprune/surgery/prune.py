@@ -14,7 +14,7 @@ from torch import nn
 from headprune.comparing import Difference, difference
 from headprune.errors import HeadpruneError, MaskError, UnsupportedModelError, VerificationError
 from headprune.heads import HeadMap, HeadMask
-from headprune.hooks import HeadFactor, called_projections, captured_input, captured_output
+from headprune.hooks import HeadFactor, called_projections, captured_input, captured_output, is_gated
 from headprune.masking import EmptySite, is_masked, masked
 from headprune.sites import record
 from headprune.sites.examine import Anatomy, eval_mode, run
@@ -146,6 +146,8 @@ def _forget_unpacking(model: nn.Module) -> None:
 def _refuse_unfit_models(model: nn.Module) -> None:
     if is_masked(model):
         raise UnsupportedModelError("The model is inside a `masked` block. Leave the block, then prune.")
+    if is_gated(model):
+        raise UnsupportedModelError("The model has gates. gates.remove_() takes them off and prunes what they closed.")
     if any(hasattr(module, "base_layer") and hasattr(module, "merge") for module in model.modules()):
         raise UnsupportedModelError(
             "The model carries an adapter (LoRA or another of peft). Merge it first: model = model.merge_and_unload()."

@@ -1,0 +1,103 @@
+"""Gated models through the ordinary `save_pretrained` and `from_pretrained`.
+
+The config's entry `headprune_gates` says which gates sit where; `post_init` puts them on the empty skeleton, and their
+weights load like any others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from headprune.errors import CheckpointError, HeadpruneError
+from headprune.gates.attach import ENTRY, VERSION, GatedSite, Gates, put_on
+from headprune.gates.distributions import make_gate
+from headprune.heads import HeadMap
+from headprune.sites import record
+
+_MARK = "_headprune_gates_installed"
+
+
+def install(modeling_utils: Any) -> None:
+    """Wrap `PreTrainedModel.post_init`, once, after pruned skeletons have been shrunk."""
+    cls = modeling_utils.PreTrainedModel
+    if _MARK in vars(cls):
+        return
+    cls.post_init = _with_gates(cls.post_init)
+    setattr(cls, _MARK, True)
+
+
+def _with_gates(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def post_init(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        entry = getattr(getattr(self, "config", None), ENTRY, None)
+        if entry is not None:
+            _attach_from(self, entry)
+        return result
+
+    return post_init
+
+
+def _attach_from(model: nn.Module, entry: Any) -> None:
+    """Parts of a model are built before the whole, with the same config: the base model takes the gates, and each
+    larger class that is built around it adopts them."""
+    places = _places(entry)
+    found = {place.site.id: record.find_module(model, place.site.output) for place in places}
+    if any(output is None for output in found.values()):
+        if type(model).__name__ in (getattr(model.config, "architectures", None) or ()):
+            raise CheckpointError(
+                f"The checkpoint has gates on blocks that {type(model).__name__} does not have: its config was edited."
+            )
+        return  # a part, such as the encoder alone
+    outputs = {site: output[0] for site, output in found.items() if output is not None}
+    gates = next((part for part in model.modules() if isinstance(part, Gates)), None)
+    if gates is None:
+        gates = _made(places, entry)
+        put_on(model, gates, outputs)
+    gates._owner = (model,)
+    gates.places = {place.site.id: _moved(place, model, outputs[place.site.id]) for place in places}
+
+
+def _places(entry: Any) -> list[GatedSite]:
+    try:
+        if entry["version"] != VERSION:
+            raise CheckpointError(
+                f"The config's '{ENTRY}' entry has version {entry['version']!r}; this headprune reads {VERSION}."
+            )
+        sites = HeadMap.from_dict({"sites": [_site(item) for item in entry["sites"]]}).sites
+        rows = [tuple(int(gate) for gate in item["gate_of_head"]) for item in entry["sites"]]
+        if any(len(row) != site.num_heads for row, site in zip(rows, sites, strict=True)):
+            raise ValueError("a site has another number of heads than of gates")
+        return [GatedSite(site, row) for site, row in zip(sites, rows, strict=True)]
+    except CheckpointError:
+        raise
+    except (HeadpruneError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"The config's '{ENTRY}' entry does not describe gates: {error}") from error
+
+
+def _made(places: list[GatedSite], entry: Any) -> Gates:
+    try:
+        made = [make_gate(str(entry["kind"]), place.num_gates, entry["options"]) for place in places]
+        gates = Gates(places, made, rule=entry["rule"], seed=int(entry["seed"]), sync_noise=bool(entry["sync_noise"]))
+    except (HeadpruneError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"The config's '{ENTRY}' entry does not describe gates: {error}") from error
+    gates.frozen = bool(entry.get("frozen"))
+    for parameter in gates.parameters():
+        parameter.requires_grad_(not gates.frozen)
+    return gates
+
+
+def _site(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name != "gate_of_head"}
+
+
+def _moved(place: GatedSite, model: nn.Module, output: str) -> GatedSite:
+    """The same under this model's paths."""
+    found = record.find_module(model, place.site.path)
+    site = dataclasses.replace(place.site, path=found[0] if found else place.site.path, output=output)
+    return GatedSite(site, place.gate_of_head)
