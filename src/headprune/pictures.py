@@ -64,6 +64,18 @@ def curve_picture(curves: Mapping[str, Sequence[Curve]], *, title: str) -> Any:
     return _styled(figure, title, "heads pruned (%)", metric)
 
 
+def line_picture(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x: str, y: str) -> Any:
+    """Several lines over one axis, such as retained heads against lambda."""
+    go = _plotly()
+    figure = go.Figure()
+    for (name, (xs, ys)), color in zip(series.items(), (BLUE, RED, "#3ca951", "#ff8ab7", GREY) * 40, strict=False):
+        figure.add_trace(go.Scatter(
+            x=list(xs), y=list(ys), mode="lines+markers", name=name, line_color=color,
+            hovertemplate="%{x}<br>%{y:.4g}<extra>" + name + "</extra>",
+        ))  # fmt: skip
+    return _styled(figure, title, x, y)
+
+
 def scatter(
     first: Sequence[float], second: Sequence[float], names: Sequence[str], *, title: str, x: str, y: str
 ) -> Any:

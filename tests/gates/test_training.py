@@ -240,6 +240,8 @@ run.train()
 result = {{"alpha": alphas(model).tolist(), "multiplier": float(gates.multiplier), "drawn": drawn}}
 with open(os.path.join({folder!r}, "rank-" + os.environ["RANK"] + ".json"), "w") as file:
     json.dump(result, file)
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
 """
 
 

@@ -20,6 +20,9 @@ def finetune(
     out: Annotated[Path, typer.Option(help="Folder for the fine-tuned model.")],
     mask: Annotated[Path | None, typer.Option(help="A mask file: prune to these heads first, then train.")] = None,
     teacher: Annotated[str | None, typer.Option(help="A model whose answers to follow as well (distillation).")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Start from random weights instead of the model's (Voita, Table 2).")
+    ] = False,
     keep_checkpoints: Annotated[
         bool, typer.Option("--keep-checkpoints", help="Keep the checkpoint of every epoch, not only the last.")
     ] = False,
@@ -44,7 +47,7 @@ def finetune(
     examples, dev = opened.examples("train"), opened.examples("dev")
     sizes = {"batch_size": data.batch_size, "max_length": data.max_length}
     recipe = Recipe(epochs=epochs, learning_rate=learning_rate, seed=seed, **sizes)
-    learner = _new_model(model, task, device, seed)
+    learner = new_model(model, task, device, seed, from_scratch=from_scratch)
     if mask is not None:
         heads = find_heads(learner)
         prune_(learner, HeadMask.from_json(read_text(mask, "mask"), heads), about={"by": f"mask {mask.name}"})
@@ -66,12 +69,16 @@ def finetune(
         )
 
 
-def _new_model(name: str, task: Any, device: str, seed: int) -> Any:
+def new_model(name: str, task: Any, device: str, seed: int, *, from_scratch: bool = False) -> Any:
     """A model with a new head for the task, or with the one it has if it was made for such a task."""
     import torch
     import transformers
 
     torch.manual_seed(seed)  # a new head is random
-    if task.model_class == "AutoModel":  # the task takes any head: the one that the checkpoint names
+    if task.model_class == "AutoModel" and not from_scratch:  # the task takes any head: that of the checkpoint
         return load_model(name, device)
-    return getattr(transformers, task.model_class).from_pretrained(name, **task.model_options()).to(device)
+    cls = getattr(transformers, task.model_class)
+    if from_scratch:
+        config = transformers.AutoConfig.from_pretrained(name, **task.model_options())
+        return cls.from_config(config).to(device)
+    return cls.from_pretrained(name, **task.model_options()).to(device)

@@ -150,6 +150,10 @@ class Gates(nn.Module):
             counts[name] = counts.get(name, 0) + count
         return counts
 
+    def probabilities(self) -> dict[str, list[float]]:
+        """P(open) of every gate."""
+        return {site: self.gate(site).prob_open().detach().tolist() for site in self.places}
+
     def share_decided(self, level: float = 0.9) -> float:
         """The share of gates with max(P(0), P(1)) above the level."""
         decided = torch.cat([self.gate(site).decided(level) for site in self.places])

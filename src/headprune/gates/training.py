@@ -16,6 +16,7 @@ from headprune.errors import GateError, TrainingError
 from headprune.gates.attach import ENTRY, Gates, gates_of
 from headprune.gates.objective import Objective
 
+TRAJECTORY = "trajectory.jsonl"
 PRESETS = {"all": ("*",), "gates": (), "encoder": ("*encoder*", "*embed*", "*shared*")}
 
 
@@ -33,6 +34,9 @@ class GateCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.objective.after_step(self.gates, state.global_step - 1)  # the Trainer has counted this step already
+        model = kwargs.get("model")
+        if self.gates.frozen and model is not None and not any(p.requires_grad for p in model.parameters()):
+            control.should_training_stop = True  # only gates were trained, and they are frozen
 
 
 class GateMixin:
@@ -40,7 +44,7 @@ class GateMixin:
 
     The model must have gates. `gate_lr` is their learning rate; `gate_lr_scale` gives it as a multiple of the model's
     (10 in Shim et al., 1 in Voita et al.). Logs get the task's loss, and the expected and actual number of open heads,
-    by site and by component.
+    by site and by component; a file beside the checkpoints also gets P(open) of every head (`read_trajectory`).
     """
 
     def __init__(
@@ -117,9 +121,36 @@ class GateMixin:
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if self._task_losses and "loss" in logs:
-            logs = {**logs, "task_loss": float(torch.stack(self._task_losses).mean()), **gate_logs(self.gates)}
+            found = {"task_loss": float(torch.stack(self._task_losses).mean()), **gate_logs(self.gates)}
             self._task_losses = []
+            self._note(found)
+            logs = {**logs, **found}
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
+
+    def _note(self, found: dict[str, float]) -> None:
+        trainer: Any = self
+        if trainer.is_world_process_zero():
+            entry = {"step": trainer.state.global_step, **found, "prob_open": self.gates.probabilities()}
+            folder = Path(trainer.args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / TRAJECTORY).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+
+def read_trajectory(folder: Path) -> list[dict[str, Any]]:
+    """What a run wrote about its gates, by step; of steps that were done again after an interruption, the last."""
+    try:
+        lines = (folder / TRAJECTORY).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    entries: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # the run was stopped while writing it
+        entries[entry["step"]] = entry
+    return [entries[step] for step in sorted(entries)]
 
 
 class GateTrainer(GateMixin, Trainer):  # type: ignore[misc]

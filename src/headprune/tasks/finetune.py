@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from headprune.errors import MissingExtraError
+from headprune.gates.objective import Objective
 from headprune.scoring.job import model_inputs
 from headprune.scoring.losses import IGNORED
 from headprune.tasks.task import Examples, Task
@@ -31,8 +33,21 @@ class Recipe:
     teacher_weight: float = 0.5  # share of the loss that comes from the teacher, if there is one
     teacher_temperature: float = 2.0
 
+    def steps(self, examples: int) -> int:
+        """How many steps the Trainer will take on one process."""
+        return max(1, math.ceil(math.ceil(examples / self.batch_size) * self.epochs))
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gating:
+    """How gates are trained: see `GateMixin`."""
+
+    objective: Objective
+    gate_lr: float | None = None
+    gate_lr_scale: float = 1.0
 
 
 class _Rows(Dataset[Mapping[str, Any]]):
@@ -57,6 +72,7 @@ def finetune(
     recipe: Recipe,
     *,
     teacher: nn.Module | None = None,
+    gating: Gating | None = None,
     resume: bool = True,
     keep_checkpoints: bool = False,
     quiet: bool = False,
@@ -66,6 +82,7 @@ def finetune(
     A pruned model keeps its heads removed, which is Budhraja et al.'s fixed mask: they mask first and train then.
     `keep_checkpoints` keeps one per epoch (for curves over training, Michel et al., Figure 5), otherwise only the last.
     With a `teacher`, the loss is shared with the divergence from the teacher's answers (temperature as usual).
+    With `gating`, the model has gates, which are trained too (Voita et al., Shim et al.).
     """
     task.check_training(examples)
     transformers = _transformers_with_trainer()
@@ -79,7 +96,7 @@ def finetune(
         lr_scheduler_type="linear",
         save_strategy="epoch",
         save_total_limit=None if keep_checkpoints else 1,
-        logging_steps=50,
+        logging_steps=max(1, min(50, recipe.steps(len(examples)) // 20)),
         report_to=[],
         seed=recipe.seed,
         train_sampling_strategy="group_by_length" if "input_ids" in examples.features[0] else "random",
@@ -88,10 +105,14 @@ def finetune(
         dataloader_pin_memory=False,
         remove_unused_columns=False,  # the collator does it
     )
-    trainer_class = (
-        _with_teacher(transformers.Trainer, teacher, recipe) if teacher is not None else transformers.Trainer
-    )
+    trainer_class: Any = transformers.Trainer
+    if teacher is not None:
+        trainer_class = _with_teacher(trainer_class, teacher, recipe)
+    more: dict[str, Any] = {}
+    if gating is not None:
+        trainer_class, more = _with_gates(trainer_class), {**vars(gating)}
     trainer = trainer_class(
+        **more,
         model=model,
         args=arguments,
         train_dataset=_Rows(examples),
@@ -113,6 +134,12 @@ def _transformers_with_trainer() -> Any:
     except ImportError as error:
         raise MissingExtraError("Fine-tuning needs accelerate: pip install 'headprune[tasks]'.") from error
     return transformers
+
+
+def _with_gates(trainer: Any) -> Any:
+    from headprune.gates.training import GateMixin
+
+    return type("GateTrainer", (GateMixin, trainer), {})
 
 
 def _with_teacher(trainer: Any, teacher: nn.Module, recipe: Recipe) -> Any:

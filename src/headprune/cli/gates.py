@@ -1,0 +1,267 @@
+"""`headprune gates`: let training decide which heads stay."""
+
+from __future__ import annotations
+
+import json as json_module
+import shutil
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headprune.cli.finetune import new_model
+from headprune.cli.options import Device, Json, Model, Picture, Seed, amount, check_writable, load_model
+from headprune.cli.prune import copy_companions
+from headprune.cli.taskdata import TaskData, TaskOptions, described, takes_task
+from headprune.errors import GateError
+
+if TYPE_CHECKING:
+    from headprune.gates import Gates, Objective
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """How gates are made and trained, as typed; the same for every lambda or number of heads."""
+
+    gate: str
+    components: str | None
+    unit: str
+    train: str
+    rule: str
+    temperature: float | None
+    init: float | None
+    epochs: float
+    learning_rate: float
+    gate_lr: float
+    gate_lr_scale: float | None
+    warmup: float
+    freeze_after: float | None
+    over: str
+    from_scratch: bool
+    seed: int
+
+
+@takes_task()
+def gates(
+    model: Model,
+    data: TaskOptions,
+    out: Annotated[Path, typer.Option(help="Folder for the pruned models, gates.json and pictures.")],
+    weights: Annotated[
+        list[float] | None, typer.Option("--lambda", help="Weight of the L0 penalty; give it again for a sweep.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Heads to keep instead, a share (50%) or a count (36); repeatable.")
+    ] = None,
+    gate: Annotated[str, typer.Option(help="hard-concrete (Voita), binary-concrete (Shim) or exact-k.")] = (
+        "hard-concrete"
+    ),
+    components: Annotated[str | None, typer.Option(help="Gate only these: encoder, decoder, cross.")] = None,
+    unit: Annotated[str, typer.Option(help="One gate per head, or per KV group.")] = "head",
+    train: Annotated[
+        str, typer.Option(help="Which weights train besides: all, gates (none), encoder, or a pattern of names.")
+    ] = "all",
+    rule: Annotated[str, typer.Option(help="Values at the end: paper (0 or 1) or clip (fractions, folded in).")] = (
+        "paper"
+    ),
+    temperature: Annotated[float | None, typer.Option(help="Of the gates; default the papers'.")] = None,
+    init: Annotated[float | None, typer.Option(help="Initial log_alpha; default 2, which is 88 % open.")] = None,
+    epochs: Annotated[float, typer.Option(help="Passes over the training data.")] = 2.0,
+    learning_rate: Annotated[float, typer.Option("--lr", help="Peak learning rate of the model.")] = 2e-5,
+    gate_lr: Annotated[float, typer.Option(help="Peak learning rate of the gates.")] = 0.05,
+    gate_lr_scale: Annotated[
+        float | None, typer.Option(help="The same as a multiple of --lr: 10 in Shim et al., 1 in Voita et al.")
+    ] = None,
+    warmup: Annotated[float, typer.Option(help="Share of the steps over which the penalty rises.")] = 0.2,
+    freeze_after: Annotated[
+        float | None, typer.Option(help="Share of the steps after which gates are frozen; default 0.7 with --keep.")
+    ] = None,
+    over: Annotated[str, typer.Option(help="Penalty: sum over heads, or site-mean as in Voita et al.'s code.")] = "sum",
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Start from random weights (a control of Voita et al.).")
+    ] = False,
+    seed: Seed = 42,
+    picture: Picture = "html",
+    json: Json = False,
+    device: Device = "cpu",
+) -> None:
+    """Train gates on the heads of a converged model, prune what they close, and save it. Runs resume."""
+    check_writable(out)
+    settings: list[tuple[str, Any]] = [("lambda", weight) for weight in weights or ()]
+    settings += [("keep", amount(text)) for text in keep or ()]
+    if not settings:
+        raise GateError("Say how much to prune: --lambda 0.02 (the papers' way), or --keep 50% (finds its own lambda).")
+    from headprune.heads.files import write_text
+
+    ways = _Ways(
+        gate, components, unit, train, rule, temperature, init, epochs, learning_rate, gate_lr, gate_lr_scale, warmup,
+        freeze_after, over, from_scratch, seed,
+    )  # fmt: skip
+    opened = data.open_new(model) if from_scratch else data.open(model)
+    results = [_trained(model, opened, out, setting, ways, quiet=json, device=device) for setting in settings]
+    results.sort(key=lambda result: result["heads"][1])
+    write_text(out / "gates.json", json_module.dumps(results, indent=1))
+    pages = _draw(results, out, picture)
+    if json:
+        typer.echo(json_module.dumps(results, indent=1))
+        return
+    for result in results:
+        low, high = result["dev"]["interval"]
+        typer.echo(
+            f"{result['setting']}: {result['heads'][0]} -> {result['heads'][1]} heads, {result['dev']['metric']} "
+            f"{result['dev']['score']:.4f} ({low:.4f} to {high:.4f}), before {result['before']['score']:.4f}; "
+            f"{result['out']}"
+        )
+    typer.echo(f"pictures: {', '.join(str(page) for page in pages)}")
+
+
+def _trained(
+    model: str, data: TaskData, out: Path, setting: tuple[str, Any], ways: _Ways, *, quiet: bool, device: str
+) -> dict[str, Any]:
+    """One lambda or number of heads: train, evaluate, prune, evaluate, save. A finished one is not run again."""
+    from headprune.gates import gates_of
+    from headprune.gates.training import read_trajectory
+    from headprune.heads.files import write_text
+    from headprune.sites import find_heads
+    from headprune.tasks import evaluate
+    from headprune.tasks.finetune import Gating, Recipe, finetune
+
+    name = f"{setting[0]}-{setting[1]:g}"
+    folder = out / name
+    asked = {"model": model, "task": data.task.name, "setting": list(setting), **asdict(ways)}
+    known = _finished(folder / "gates.json", asked)
+    if known is not None:
+        return known
+    examples, dev = data.examples("train"), data.batches(data.examples("dev"))
+    loaded = new_model(model, data.task, device, ways.seed, from_scratch=True) if ways.from_scratch else load_model(
+        model, device
+    )  # fmt: skip
+    before = evaluate(loaded, dev, data.task)
+    recipe = Recipe(
+        epochs=ways.epochs, learning_rate=ways.learning_rate, seed=ways.seed, batch_size=data.options.batch_size,
+        max_length=data.options.max_length, weight_decay=0.0,
+    )  # fmt: skip
+    objective = _attach(loaded, setting, ways, steps=recipe.steps(len(examples)))
+    total = len(find_heads(loaded))
+    gate_lr = ways.gate_lr if ways.gate_lr_scale is None else ways.gate_lr_scale * ways.learning_rate
+    gating = Gating(objective=objective, gate_lr=gate_lr)
+    finetune(loaded, data.processor, data.task, examples, folder / "checkpoints", recipe, gating=gating, quiet=quiet)
+    attached = gates_of(loaded)
+    gated = evaluate(loaded, dev, data.task)
+    result = {
+        **asked, "setting": name, "objective": objective.to_dict(), "before": described(before),
+        "gated": described(gated), "decided": attached.share_decided(), "open": attached.open_heads(),
+        "components": attached.open_by_component(), "trajectory": read_trajectory(folder / "checkpoints"),
+    }  # fmt: skip
+    keep = objective.target if setting[0] == "keep" and ways.gate != "exact-k" and not attached.frozen else None
+    pruned = _removed(attached, keep, f"{ways.gate} gates, {name}")
+    result |= {"dev": described(evaluate(pruned, dev, data.task)), "heads": [total, len(find_heads(pruned))]}
+    pruned.save_pretrained(folder / "model")
+    if Path(model).is_dir():
+        copy_companions(Path(model), folder / "model")
+    result["out"] = str(folder / "model")
+    write_text(folder / "gates.json", json_module.dumps({"asked": asked, "result": result}, indent=1))
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return result
+
+
+def _attach(model: Any, setting: tuple[str, Any], ways: _Ways, steps: int) -> Objective:
+    """Put gates on, choose what trains, and work out the objective in steps."""
+    from headprune.gates import Objective, attach_gates
+    from headprune.gates.training import choose_trainable_
+    from headprune.heads import heads_to_prune
+    from headprune.sites import find_heads
+
+    heads = find_heads(model)
+    wanted = ways.components.split(",") if ways.components is not None else None
+    options = {name: value for name in ("temperature", "init") if (value := getattr(ways, name)) is not None}
+    target = None
+    if setting[0] == "keep":
+        from headprune.heads import canonical_component
+
+        chosen = None if wanted is None else {canonical_component(name) for name in wanted}
+        gated = sum(site.num_heads for site in heads if chosen is None or site.component in chosen)
+        target = gated - heads_to_prune(gated, keep=setting[1])
+        if ways.gate == "exact-k":
+            options["keep"] = target
+    freeze = ways.freeze_after if ways.freeze_after is not None or target is None else 0.7
+    attach_gates(model, ways.gate, components=wanted, unit=ways.unit, rule=ways.rule, seed=ways.seed, **options)  # type: ignore[arg-type]
+    choose_trainable_(model, ways.train)
+    return Objective(
+        weight=setting[1] if setting[0] == "lambda" else 0.0,
+        target=None if ways.gate == "exact-k" else target,
+        over=ways.over,  # type: ignore[arg-type]
+        warmup=round(ways.warmup * steps),
+        freeze_after=None if freeze is None else round(freeze * steps),
+    )
+
+
+def _removed(attached: Gates, keep: int | None, by: str) -> Any:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        pruned = attached.remove_(keep=keep, about={"by": by})
+    for warning in told:
+        typer.echo(f"warning: {warning.message}", err=True)
+    return pruned.requires_grad_(True)
+
+
+def _finished(path: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The result of an earlier run with the same settings. One with other settings is refused, not overwritten."""
+    try:
+        stored = json_module.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if stored.get("asked") != json_module.loads(json_module.dumps(asked)):
+        raise GateError(f"'{path.parent}' holds a run with other settings. Choose another --out, or remove it.")
+    found: dict[str, Any] = stored["result"]
+    return found
+
+
+def _draw(results: Sequence[dict[str, Any]], out: Path, kind: str) -> list[Path]:
+    """Retained heads against lambda; score against retained heads (Voita et al., Figure 7); active heads by component
+    (Figure 9) and by pairs of layers (Figure 10) against pruned ones; P(open) over training."""
+    from headprune.pictures import line_picture, write_picture
+
+    kept = [result["heads"][1] for result in results]
+    pruned = [result["heads"][0] - result["heads"][1] for result in results]
+    metric = results[0]["dev"]["metric"]
+    pages: list[tuple[str, dict[str, Any], str, str, str]] = []
+    by_lambda = [(r["objective"]["weight"], r["heads"][1]) for r in results if r["objective"]["weight"]]
+    if len(by_lambda) > 1:
+        xs, ys = zip(*sorted(by_lambda), strict=True)
+        pages.append(("lambda", {"heads": (xs, ys)}, "Retained heads", "lambda", "heads"))
+    if len(results) > 1:
+        scores = [result["dev"]["score"] for result in results]
+        pages.append(("score", {metric: (kept, scores)}, f"{metric} and retained heads", "heads", metric))
+        names = list(results[0]["components"])
+        lines = {name: (pruned, [result["components"][name] for result in results]) for name in names}
+        pages.append(("components", lines, "Active heads by component", "heads pruned", "active heads"))
+        pairs = {pair: (pruned, [_pairs(r["open"])[pair] for r in results]) for pair in _pairs(results[0]["open"])}
+        pages.append(("layers", pairs, "Active heads by pairs of layers", "heads pruned", "active heads"))
+    written = [
+        write_picture(line_picture(lines, title=title, x=x, y=y), out / name, kind)
+        for name, lines, title, x, y in pages
+    ]
+    for result in results:
+        steps = [entry["step"] for entry in result["trajectory"]]
+        sites = list(result["trajectory"][0]["prob_open"]) if result["trajectory"] else []
+        lines = {
+            f"{site}:{head}": (steps, [entry["prob_open"][site][head] for entry in result["trajectory"]])
+            for site in sites
+            for head in range(len(result["trajectory"][0]["prob_open"][site]))
+        }
+        drawn = line_picture(lines, title=f"P(open) while training, {result['setting']}", x="step", y="P(open)")
+        written.append(write_picture(drawn, out / result["setting"] / "trajectory", kind))
+    return written
+
+
+def _pairs(opened: dict[str, int]) -> dict[str, int]:
+    """Open heads of layers 0-1, 2-3 … of each component."""
+    counts: dict[str, int] = {}
+    for site, count in opened.items():
+        component, _, layer = site.partition("#")[0].rpartition(".")
+        first = int(layer) // 2 * 2
+        counts[f"{component} {first}-{first + 1}"] = counts.get(f"{component} {first}-{first + 1}", 0) + count
+    return counts
