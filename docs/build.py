@@ -13,7 +13,7 @@ import headprune as hp
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"
-COMMANDS = ("inspect", "finetune", "score", "ablate", "curve", "gates", "diff", "prune", "demo")
+COMMANDS = ("inspect", "finetune", "score", "ablate", "curve", "gates", "functions", "diff", "prune", "demo")
 
 
 def api() -> str:

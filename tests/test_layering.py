@@ -29,6 +29,7 @@ LAYERS = [
     "surgery",
     "gates",
     "tasks",
+    "functions",
     "curves",
     "pictures_static",
     "pictures",

@@ -14,6 +14,7 @@ from headprune.import_hook import teach_transformers
 if TYPE_CHECKING:
     from headprune import stats as stats
     from headprune.errors import HeadpruneError as HeadpruneError
+    from headprune.functions import find_functions as find_functions
     from headprune.gates import BinaryConcrete as BinaryConcrete
     from headprune.gates import ExactK as ExactK
     from headprune.gates import Gates as Gates
@@ -57,6 +58,7 @@ _PUBLIC = {
     "GateMixin": "headprune.gates.training",
     "GateTrainer": "headprune.gates.training",
     "choose_trainable_": "headprune.gates.training",
+    "find_functions": "headprune.functions",
     "find_heads": "headprune.sites",
     "masked": "headprune.masking",
     "pattern": "headprune.patterns",

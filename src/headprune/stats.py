@@ -105,6 +105,14 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, level)
 
 
+def proportion_interval(hits: int, total: int, *, level: float = 0.95) -> Interval:
+    """Wilson's interval of a share."""
+    if total < 1:
+        return Interval(0.0, 0.0, 1.0, level)
+    bounds = scipy_stats.binomtest(hits, total).proportion_ci(level, method="wilson")
+    return Interval(hits / total, float(bounds.low), float(bounds.high), level)
+
+
 def bootstrap_interval(
     rows: ArrayLike,
     statistic: Callable[[Any], float] | None = None,

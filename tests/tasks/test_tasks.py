@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats as scipy_stats
+from sklearn.metrics import f1_score, matthews_corrcoef
 from transformers import AutoModelForSequenceClassification
 
 import headprune as hp
@@ -105,6 +106,11 @@ def test_metrics_are_the_usual_ones():
     assert metrics["macro-f1"].of(rows) == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert metrics["matthews"].of(rows) == pytest.approx((2 * 1 - 1 * 1) / np.sqrt(3 * 3 * 2 * 2))
     assert metrics["matthews"].of(np.stack([np.ones(5), rows[:, 1]], axis=1)) == 0.0
+    three = np.random.default_rng(1).integers(0, 3, (50, 2)).astype(float)
+    for some in (rows, three):
+        expected = matthews_corrcoef(some[:, 1].astype(int), some[:, 0].astype(int))
+        assert metrics["matthews"].of(some) == pytest.approx(expected)
+    assert metrics["f1"].of(rows) == pytest.approx(f1_score(rows[:, 1].astype(int), rows[:, 0].astype(int)))
     x, y = np.random.default_rng(0).normal(size=(2, 30))
     pairs = np.stack([x, y], axis=1)
     assert metrics["pearson"].of(pairs) == pytest.approx(scipy_stats.pearsonr(x, y).statistic)

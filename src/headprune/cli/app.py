@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headprune import __version__
-from headprune.cli import ablate, curve, demo, diff, finetune, gates, inspect, prune, score
+from headprune.cli import ablate, curve, demo, diff, finetune, functions, gates, inspect, prune, score
 from headprune.cli.options import state
 from headprune.errors import HeadpruneError
 
@@ -25,6 +25,7 @@ app.command("score")(score.score)
 app.command("ablate")(ablate.ablate)
 app.command("curve")(curve.curve)
 app.command("gates")(gates.gates)
+app.command("functions")(functions.functions)
 app.command("diff")(diff.diff)
 app.command("prune")(prune.prune)
 app.command("demo")(demo.demo)

@@ -158,6 +158,7 @@ def _trained(
     keep = objective.target if setting[0] == "keep" and ways.gate != "exact-k" and not attached.frozen else None
     pruned = _removed(attached, keep, f"{ways.gate} gates, {name}")
     result |= {"dev": described(evaluate(pruned, dev, data.task)), "heads": [total, len(find_heads(pruned))]}
+    result["kept"] = {site.id: list(site.kept) for site in find_heads(pruned)}
     pruned.save_pretrained(folder / "model")
     if Path(model).is_dir():
         copy_companions(Path(model), folder / "model")

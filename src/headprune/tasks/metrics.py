@@ -72,11 +72,15 @@ def accuracy(rows: Floats) -> float:
 
 @_add("matthews")
 def matthews(rows: Floats) -> float:
-    """Matthews correlation (CoLA): 0 for a model that always says the same."""
+    """Matthews correlation (CoLA): 0 for a model that always says the same.
+
+    In numpy, because a bootstrap asks for it a thousand times per head; a test holds it against scikit-learn's.
+    """
     classes = rows.astype(int)
-    if len(set(classes[:, 0])) == 1 or len(set(classes[:, 1])) == 1:
-        return 0.0
-    return float(_sklearn().matthews_corrcoef(classes[:, 1], classes[:, 0]))
+    guesses, truths = (np.bincount(classes[:, side], minlength=int(classes.max()) + 1) for side in (0, 1))
+    total, right = len(classes), int((classes[:, 0] == classes[:, 1]).sum())
+    spread = (total**2 - int(guesses @ guesses)) * (total**2 - int(truths @ truths))
+    return float((right * total - int(guesses @ truths)) / np.sqrt(spread)) if spread else 0.0
 
 
 @_add("f1")
