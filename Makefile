@@ -62,6 +62,7 @@ check: install
 bench: install
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/pruned_speed.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/scoring_speed.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gate_overhead.py
 
 docs: install
 	$(BIN)/python docs/build.py

@@ -141,7 +141,7 @@ def _trained(
     before = evaluate(loaded, dev, data.task)
     recipe = Recipe(
         epochs=ways.epochs, learning_rate=ways.learning_rate, seed=ways.seed, batch_size=data.options.batch_size,
-        max_length=data.options.max_length, weight_decay=0.0,
+        max_length=data.options.max_length,
     )  # fmt: skip
     objective = _attach(loaded, setting, ways, steps=recipe.steps(len(examples)))
     total = len(find_heads(loaded))
