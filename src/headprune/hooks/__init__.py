@@ -11,6 +11,7 @@ from headprune.hooks.gating import (
     paused_gates,
     ungate_projections_,
 )
+from headprune.hooks.relevance import relevance_rules
 from headprune.hooks.replaying import Recording, recorded, replayed
 from headprune.hooks.scaling import (
     HeadFactor,
@@ -52,6 +53,7 @@ __all__ = [
     "recorded",
     "recorded_attention",
     "register_attention_function",
+    "relevance_rules",
     "replayed",
     "scaled_inputs",
     "silent_outputs",

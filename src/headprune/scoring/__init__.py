@@ -1,7 +1,18 @@
 """What each head is worth. One file a method; `score` runs any of them by name."""
 
-from headprune.scoring import ablation, attention, fisher, magnitude, output_norm, random, sensitivity
+from headprune.scoring import ablation, attention, fisher, magnitude, output_norm, random, relevance, sensitivity
 from headprune.scoring.registry import scorers
 from headprune.scoring.run import score
 
-__all__ = ["ablation", "attention", "fisher", "magnitude", "output_norm", "random", "score", "scorers", "sensitivity"]
+__all__ = [
+    "ablation",
+    "attention",
+    "fisher",
+    "magnitude",
+    "output_norm",
+    "random",
+    "relevance",
+    "score",
+    "scorers",
+    "sensitivity",
+]
