@@ -54,8 +54,10 @@ CHAIN = [c for c in COMMANDS if c.startswith("headprune") and "tuned" in c]
 
 @pytest.mark.parametrize("command", ALONE)
 def test_the_headprune_commands_run(command, tmp_path, minilm):
-    """With a real model in the place of `path/to/model`."""
-    assert run_command(command, tmp_path, {"path/to/model": minilm})
+    """With a real model in the place of `path/to/model`, and a tree or two."""
+    trees = tmp_path / "trees.conllu"
+    trees.write_text("1\tgood\tgood\tADJ\tJJ\t_\t2\tamod\t_\t_\n2\tfilm\tfilm\tNOUN\tNN\t_\t0\troot\t_\t_\n")
+    assert run_command(command, tmp_path, {"path/to/model": minilm, "path/to/trees.conllu": trees})
 
 
 def test_the_commands_for_a_task_run_one_after_the_other(tmp_path):
@@ -63,7 +65,7 @@ def test_the_commands_for_a_task_run_one_after_the_other(tmp_path):
     from tests.tasks.toy import write_data, write_model
 
     places = {"path/to/model": write_model(tmp_path / "model"), "path/to/data": write_data(tmp_path / "data", 60, 40)}
-    assert len(CHAIN) == 6
+    assert len(CHAIN) == 7
     for command in CHAIN:
         assert run_command(command, tmp_path, places)
     assert (tmp_path / "small" / "config.json").exists()

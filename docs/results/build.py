@@ -30,6 +30,12 @@ def pages() -> dict[Path, str]:
         runs = stored(name)
         if runs:
             found[HERE / f"{name}.md"] = classifier_page(name, runs)
+    gates = stored("gates-sst2")
+    if gates:
+        found[HERE / "gates-sst2.md"] = gates_page(gates)
+    functions = HERE / "data" / "functions-minilm" / "all.json"
+    if functions.is_file():
+        found[HERE / "functions-minilm.md"] = functions_page(json.loads(functions.read_text()))
     return found
 
 
@@ -179,9 +185,91 @@ def commands(name: str) -> list[str]:
         "sentence-transformers/all-MiniLM-L6-v2 (the folder that `headprune.cli.demo.minilm_folder()` names, or its "
         "name on the hub):", "", "```console",
         f"$ for seed in 1 2 3; do bash docs/results/classifier.sh {task} $seed runs/{task}-$seed; done",
-        "$ python docs/results/collect.py runs", "$ make results", "```", "",
+        "$ python docs/results/collect.py classifiers runs", "$ make results", "```", "",
         "`docs/results/classifier.sh` is:", "", "```bash", script, "```",
     ]  # fmt: skip
+
+
+def gates_page(runs: Runs) -> str:
+    """Gates against Michel et al.'s order with as much fine-tuning."""
+    first = next(iter(runs.values()))["gates"][0]
+    intro = (
+        "Both start from the same fine-tuned model (the seeds of [sst2-minilm](sst2-minilm.md)) and train for "
+        f"{first['epochs']:g} epoch at learning rate {first['learning_rate']:g}. Gates: Hard Concrete, learning rate "
+        f"{first['gate_lr']:g}, a target instead of a lambda, frozen after 70 % of the steps, then removed for real. "
+        "Michel: the lowest heads by sensitivity are removed first, then the rest is trained. Scores are accuracy on "
+        f"the 872 dev sentences. {label(runs)}"
+    )
+    rows, summary = [], []
+    for share in ("50", "75"):
+        pairs = []
+        for seed, run in sorted(runs.items()):
+            gated = next(r for r in run["gates"] if abs(1 - r["heads"][1] / r["heads"][0] - int(share) / 100) < 0.03)
+            michel = run["michel"][share]["dev"]
+            pairs.append((gated["dev"]["score"], michel["score"]))
+            rows.append([f"{share} %", seed, f"{gated['before']['score']:.4f}", gated["objective"]["target"],
+                         gated["heads"][1], _scored(gated["dev"]), _scored(michel)])  # fmt: skip
+        gap = [a - b for a, b in pairs]
+        summary.append([f"{share} %", spread([a for a, _ in pairs]), spread([b for _, b in pairs]), spread(gap)])
+    parts = [
+        NOTE, "# SST-2: gates against Michel et al.'s order", "", intro, "",
+        *table(["pruned", "seed", "all heads", "target", "heads left", "gates", "Michel, fine-tuned"], rows), "",
+        "In brackets: 95 % bootstrap intervals over examples. Over seeds:", "",
+        *table(["pruned", "gates", "Michel, fine-tuned", "gates minus Michel"], summary), "",
+        "## To repeat it", "", "After [sst2-minilm](sst2-minilm.md), with its runs in `runs`:", "", "```console",
+        "$ for seed in 1 2 3; do bash docs/results/gates.sh $seed runs/sst2-$seed gate-runs/sst2-$seed; done",
+        "$ python docs/results/collect.py gates gate-runs", "$ make results", "```", "",
+        "`docs/results/gates.sh` is:", "", "```bash", (HERE / "gates.sh").read_text().rstrip(), "```",
+    ]  # fmt: skip
+    return "\n".join(parts) + "\n"
+
+
+def _scored(evaluation: dict[str, Any]) -> str:
+    low, high = evaluation["interval"]
+    return f"{evaluation['score']:.4f} ({low:.4f} to {high:.4f})"
+
+
+def functions_page(found: dict[str, Any]) -> str:
+    """What the heads of MiniLM do (Voita et al., Figure 8 and Table 1)."""
+    counts, limits = found["counts"], found["thresholds"]
+    best = []
+    for name, relation in found["relations"].items():
+        head, row = max(
+            ((head, row["relations"][name]) for head, row in found["heads"].items()),
+            key=lambda item: item[1]["accuracy"],
+        )
+        low, high = row["interval"]
+        best.append([name, relation["pairs"], head, f"{row['accuracy']:.3f} ({low:.3f} to {high:.3f})",
+                     f"{relation['baseline']:.3f} ({relation['baseline_offset']:+d})"])  # fmt: skip
+    doing = []
+    for head, row in found["heads"].items():
+        if row["functions"]:
+            place = f"{row['offset']:+d} in {row['offset_share']:.0%}" if "positional" in row["functions"] else ""
+            rare = f"{row['rare_share']:.0%}" if "rare" in row["functions"] else ""
+            doing.append([head, ", ".join(row["functions"]), place, "; ".join(row["syntactic"]), rare])
+    intro = (
+        f"all-MiniLM-L6-v2 as it comes, {found['sentences']} sentences ({found['tokens']} tokens) of the English Web "
+        f"Treebank's dev part with gold trees; nothing here is random. Of {len(found['heads'])} heads "
+        f"{counts['positional']} are positional, {counts['syntactic']} syntactic, {counts['rare']} look at rare "
+        f"tokens, {counts['other']} do none of these (one model, no claim about others)."
+    )
+    rules = (
+        f"Positional: the largest weight is at one relative position for at least {limits['position']:.0%} of tokens. "
+        f"Syntactic: at least {100 * limits['margin']:.0f} points above the best fixed offset, for a relation with at least "
+        f"{limits['pairs']} pairs. Rare: points to the rarest token in at least {limits['rare']:.0%} of the "
+        f"{found['rare_sentences']} sentences that have one outside the {limits['frequent']} most frequent. Details: "
+        "the docstring of `headprune.functions.kinds`."
+    )
+    parts = [
+        NOTE, "# What the heads of MiniLM do", "", intro, "", rules, "", "## The best head of each relation", "",
+        *table(["relation", "pairs", "head", "accuracy (95 % interval)", "best fixed offset"], best), "",
+        "Picking the best of all heads on the data that it is told on flatters it; the intervals do not know that.", "",
+        "## Heads with a function", "", *table(["head", "functions", "offset", "relations", "rare"], doing), "",
+        "## To repeat it", "", "```console",
+        "$ headprune functions $MODEL --data $HEADPRUNE_DATA/ud-ewt/en_ewt-ud-dev.conllu --out functions",
+        "$ python docs/results/collect.py functions functions", "$ make results", "```",
+    ]  # fmt: skip
+    return "\n".join(parts) + "\n"
 
 
 def spread(values: Sequence[float]) -> str:

@@ -1,4 +1,9 @@
-"""Gather what `classifier.sh` left into docs/results/data: collect.py RUNS, a folder of folders TASK-SEED."""
+"""Gather what the scripts here left into docs/results/data.
+
+collect.py classifiers RUNS     a folder of folders TASK-SEED, by classifier.sh
+collect.py gates RUNS           a folder of folders sst2-SEED, by gates.sh
+collect.py functions FOLDER     what `headprune functions` wrote
+"""
 
 from __future__ import annotations
 
@@ -28,8 +33,28 @@ def gathered(run: Path) -> dict[str, Any]:
         "curve": curve,
         "prune": {name: pruned[name] for name in ("heads", "removed", "budget", "difference")},
         "seconds": {entry["step"]: entry["seconds"] for entry in seconds},
-        "versions": {name: version(name) for name in ("torch", "transformers", "numpy", "scipy")}
-        | {"python": platform.python_version()},
+        "versions": _versions(),
+    }
+
+
+def gathered_gates(run: Path) -> dict[str, Any]:
+    """Gates with a target, and Michel et al.'s order at the same number of heads, of one seed."""
+    wanted = ("setting", "heads", "before", "gated", "dev", "decided", "open", "kept", "objective", "epochs",
+              "learning_rate", "gate_lr")  # fmt: skip
+    gates = [{name: result[name] for name in wanted} for result in _read(run / "gates" / "gates.json")]
+    michel = {share: _read(run / f"michel-{share}" / "finetune.json") for share in ("50", "75")}
+    return {"gates": gates, "michel": michel, "versions": _versions()}
+
+
+def gathered_functions(folder: Path) -> dict[str, Any]:
+    """Without the model's path, which is a machine's."""
+    found = _read(folder / "functions.json")
+    return {name: value for name, value in found.items() if name != "model"} | {"versions": _versions()}
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "transformers", "numpy", "scipy")} | {
+        "python": platform.python_version()
     }
 
 
@@ -37,15 +62,23 @@ def _read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def main(runs: Path) -> None:
-    for run in sorted(runs.glob("*-*")):
-        if not (run / "prune.json").is_file() or not (run / "prune.json").stat().st_size:
-            continue
+def _write(place: Path, content: Any) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+
+
+def main(kind: str, runs: Path) -> None:
+    if kind == "functions":
+        _write(DATA / "functions-minilm" / "all.json", gathered_functions(runs))
+    for run in sorted(runs.glob("*-*")) if kind != "functions" else ():
         task, seed = run.name.rsplit("-", 1)
-        place = DATA / f"{task}-minilm" / f"seed-{seed}.json"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(gathered(run), separators=(",", ":")) + "\n")
+        last = run / "prune.json" if kind == "classifiers" else run / "michel-75" / "finetune.json"
+        if not last.is_file() or not last.stat().st_size:
+            continue  # not finished
+        name = f"{task}-minilm" if kind == "classifiers" else f"gates-{task}"
+        found = gathered(run) if kind == "classifiers" else gathered_gates(run)
+        _write(DATA / name / f"seed-{seed}.json", found)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -27,8 +27,8 @@ def minilm_folder() -> Path:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the models, the data and the page.")] = Path("demo-out"),
-    train: Annotated[int, typer.Option(help="Reviews to learn from.")] = 3000,
-    dev: Annotated[int, typer.Option(help="Reviews to evaluate on.")] = 1000,
+    train: Annotated[int, typer.Option(help="Reviews to learn from.")] = 2400,
+    dev: Annotated[int, typer.Option(help="Reviews to evaluate on.")] = 600,
     epochs: Annotated[float, typer.Option(help="Passes over the training data.")] = 2.0,
     seed: Seed = 0,
     json: Json = False,
@@ -41,7 +41,7 @@ def demo(
     task, scores = ("--data-dir", data, *COLUMNS), out / "scores" / "scores.json"
     steps: list[Sequence[Any]] = [
         ("score", tuned, *task, "--examples", min(train, 1000), "--out", out / "scores"),
-        ("curve", tuned, *task, "--scores", scores, "--out", out / "curve"),
+        ("curve", tuned, *task, "--scores", scores, "--random", 2, "--out", out / "curve"),
         ("prune", tuned, *task, "--scores", scores, "--max-drop", "1.0", "--out", small),
     ]
     _clear_unless(tuned, settings)
