@@ -52,6 +52,7 @@ def _described(thing: object, name: str) -> list[str]:
 
 def _signature(thing: object) -> str:
     text = str(inspect.signature(thing))  # type: ignore[arg-type]
+    text = re.sub(r"<function <lambda> at 0x[0-9a-f]+>", "…", text)
     return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text).replace("typing.", "")
 
 

@@ -255,9 +255,9 @@ def functions_page(found: dict[str, Any]) -> str:
     )
     rules = (
         f"Positional: the largest weight is at one relative position for at least {limits['position']:.0%} of tokens. "
-        f"Syntactic: at least {100 * limits['margin']:.0f} points above the best fixed offset, for a relation with at least "
-        f"{limits['pairs']} pairs. Rare: points to the rarest token in at least {limits['rare']:.0%} of the "
-        f"{found['rare_sentences']} sentences that have one outside the {limits['frequent']} most frequent. Details: "
+        f"Syntactic: at least {100 * limits['margin']:.0f} points above the best fixed offset, for relations "
+        f"with at least {limits['pairs']} pairs. Rare: points to the rarest token in at least {limits['rare']:.0%} "
+        f"of the {found['rare_sentences']} sentences that have one outside the {limits['frequent']} most frequent. Details: "
         "the docstring of `headprune.functions.kinds`."
     )
     parts = [
