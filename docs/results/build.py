@@ -257,8 +257,8 @@ def functions_page(found: dict[str, Any]) -> str:
         f"Positional: the largest weight is at one relative position for at least {limits['position']:.0%} of tokens. "
         f"Syntactic: at least {100 * limits['margin']:.0f} points above the best fixed offset, for relations "
         f"with at least {limits['pairs']} pairs. Rare: points to the rarest token in at least {limits['rare']:.0%} "
-        f"of the {found['rare_sentences']} sentences that have one outside the {limits['frequent']} most frequent. Details: "
-        "the docstring of `headprune.functions.kinds`."
+        f"of the {found['rare_sentences']} sentences that have one outside the {limits['frequent']} most frequent. "
+        "Details: the docstring of `headprune.functions.kinds`."
     )
     parts = [
         NOTE, "# What the heads of MiniLM do", "", intro, "", rules, "", "## The best head of each relation", "",
