@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One seed of docs/results/gates-sst2.md: gates.sh SEED RUN OUT, where RUN is what classifier.sh left for that seed.
+# One seed of docs/results/gates-sst2.md: gates.sh SEED RUN OUT, where RUN is what classifier.sh left for a model.
 # Gates with a target, and Michel et al.'s order at the same number of heads, fine-tuned for as many steps.
 set -euo pipefail
 SEED=$1 RUN=$2 OUT=$3

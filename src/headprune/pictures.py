@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -17,6 +18,7 @@ from headprune.pictures_static import write_image
 from headprune.registry import hint
 
 BLUE, RED, GREY = "#4269d0", "#d0424d", "#9aa0a6"
+COLORS = (BLUE, RED, "#3ca951", "#ff8ab7", GREY)
 
 
 def heat_map(heads: HeadMap, values: Mapping[str, Sequence[float | None]], *, title: str, name: str) -> Any:
@@ -47,7 +49,7 @@ def curve_picture(curves: Mapping[str, Sequence[Curve]], *, title: str) -> Any:
     go = _plotly()
     figure = go.Figure()
     metric = ""
-    for (name, runs), color in zip(curves.items(), (BLUE, RED, "#3ca951", "#ff8ab7", GREY) * 8, strict=False):
+    for (name, runs), color in zip(curves.items(), itertools.cycle(COLORS), strict=False):
         shares = [100 * point.share for point in runs[0].points]
         scores = np.array([[point.score for point in run.points] for run in runs])
         metric = runs[0].metric
@@ -68,7 +70,7 @@ def line_picture(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], 
     """Several lines over one axis, such as retained heads against lambda."""
     go = _plotly()
     figure = go.Figure()
-    for (name, (xs, ys)), color in zip(series.items(), (BLUE, RED, "#3ca951", "#ff8ab7", GREY) * 40, strict=False):
+    for (name, (xs, ys)), color in zip(series.items(), itertools.cycle(COLORS), strict=False):
         figure.add_trace(go.Scatter(
             x=list(xs), y=list(ys), mode="lines+markers", name=name, line_color=color,
             hovertemplate="%{x}<br>%{y:.4g}<extra>" + name + "</extra>",

@@ -90,6 +90,23 @@ def test_a_head_that_brings_nothing_has_no_relevance():
     assert row[1] < bias_share
 
 
+def test_the_forward_pass_is_the_ordinary_one():
+    """Also where a model works in place."""
+
+    def forward(x):
+        y = x * 2
+        y.add_(1.0)
+        y.mul_(3.0)
+        z = torch.add(y, x, alpha=3)
+        z += x
+        return z
+
+    x = torch.tensor([1.0, -2.0], requires_grad=True)
+    with relevance_rules(nn.Identity()):
+        found = forward(x)
+    assert torch.equal(found, forward(x))
+
+
 def test_alpha_is_a_share():
     """Anything else is refused."""
     model = tiny_model("bert")

@@ -74,7 +74,7 @@ def test_a_real_treebank_is_read():
     """CoNLL-U: words with their parts of speech, ranges left out."""
     if not (SHARED / "ud-ewt").is_dir():
         pytest.skip(f"{SHARED / 'ud-ewt'} is not there: set HEADPRUNE_DATA to a folder with the data")
-    words, tags, _ = find_task("tags").rows(Source(SHARED / "ud-ewt"), "en_ewt-ud-dev")
+    words, tags, *_ = find_task("tags").rows(Source(SHARED / "ud-ewt"), "en_ewt-ud-dev")
     assert len(words) == 2001
     assert words[0][:4] == ["From", "the", "AP", "comes"]
     assert tags[0][:4] == ["ADP", "DET", "PROPN", "VERB"]

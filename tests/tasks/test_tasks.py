@@ -160,8 +160,13 @@ def test_fine_tuning_learns_resumes_and_keeps_heads_removed(tmp_path):
     write_data(tmp_path / "data")
     source = Source(tmp_path / "data" / "sst2")
     train, dev = (SST2.load(source, split, tokenizer(), 64) for split in ("train", "dev"))
-    model = AutoModelForSequenceClassification.from_pretrained(write_model(tmp_path / "model"))
-    hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("encoder.0:1", "encoder.1:0"))
+    write_model(tmp_path / "model")
+
+    def pruned():
+        start = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+        return hp.prune_(start, hp.HeadMask.full(hp.find_heads(start)).without("encoder.0:1", "encoder.1:0"))
+
+    model = pruned()
     batches = list(dev.batches())
     recipe = Recipe(epochs=6, learning_rate=3e-3, batch_size=20, seed=0)
     finetune(model, tokenizer(), SST2, train, tmp_path / "out", recipe, quiet=True)
@@ -169,7 +174,7 @@ def test_fine_tuning_learns_resumes_and_keeps_heads_removed(tmp_path):
     assert len(hp.find_heads(model)) == 6
     checkpoints = [path.name for path in (tmp_path / "out").glob("checkpoint-*")]
     assert checkpoints == ["checkpoint-60"]
-    again = finetune(model, tokenizer(), SST2, train, tmp_path / "out", recipe, quiet=True)
+    again = finetune(pruned(), tokenizer(), SST2, train, tmp_path / "out", recipe, quiet=True)
     assert evaluate(again, batches, SST2).score > 0.9
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, load_model, progress
+from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, progress
 from headprune.cli.taskdata import TaskOptions, described, takes_task
 from headprune.errors import DataError
 
@@ -53,7 +53,7 @@ def ablate(
     from headprune.tasks.ablations import ablate_metric, best_single_heads
 
     opened = data.open(model)
-    task, loaded = opened.task, load_model(model, device)
+    task, loaded = opened.task, opened.load_model(model, device)
     parts = {"split": opened.batches(opened.examples(split, examples, seed))}
     if against is not None:
         parts["against"] = opened.batches(opened.examples(against))
@@ -94,9 +94,10 @@ def ablate(
     for site, row in result.get("best_single", {}).get("sites", {}).items():
         typer.echo(f"{site} with only head {row['head']}: {row['score']:.4f} ({row['change']:+.4f}, p {row['p']:.3f})")
     scores = [row["score"] for row in found.rows.values()]
+    changed = "with one head in its layer" if all_but_one else "without one"
     counts = {name: sum(row[name] < 0.01 for row in found.rows.values()) for name in ("p", "p_holm", "p_bh")}
     typer.echo(
-        f"{task.metric.name} {found.base.score:.4f} with all heads; without one: {min(scores):.4f} to "
+        f"{task.metric.name} {found.base.score:.4f} with all heads; {changed}: {min(scores):.4f} to "
         f"{max(scores):.4f}; p < 0.01 for {counts['p']} of {len(scores)} heads ({counts['p_holm']} after Holm, "
         f"{counts['p_bh']} after Benjamini-Hochberg); {page}"
     )

@@ -71,7 +71,7 @@ def choose(
         return HeadMask.random(found, seed=choice.seed, **how), f"{share} by {by}, unit {choice.unit}"
     from headprune.selection import select
 
-    chosen = select(scores, found, per=choice.per, at_least=choice.at_least, **how)  # type: ignore[arg-type]
+    chosen = select(scores, found, normalize=scores.view, per=choice.per, at_least=choice.at_least, **how)  # type: ignore[arg-type]
     return chosen, f"{share} by {by}, unit {choice.unit}"
 
 

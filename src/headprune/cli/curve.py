@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.cli.choosing import read_scores
-from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, load_model, progress
+from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, progress
 from headprune.cli.taskdata import TaskOptions, takes_task
 from headprune.errors import DataError
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from headprune.curves import Curve, Rescore
     from headprune.heads import HeadMap, HeadMask, HeadScores
     from headprune.tasks import Task
-
-# Scores that mean the same in every layer, so that they are compared as they are; others are divided by their layer's.
-ALIKE_EVERYWHERE = ("ablation", "metric-ablation", "random")
 
 
 @takes_task()
@@ -79,12 +76,11 @@ def curve(
         ways: Any = {"shares": shares, "metric": task.metric.name, "unit": unit, "progress": step}
         ways["components"] = components.split(",") if components is not None else None
         for prefix, name, orders in runs:
-            loaded = load_model(name, device)
+            loaded = opened.load_model(name, device)
             heads = find_heads(loaded)
             measured = _Measured(loaded, heads, made, task, out / "unfinished", removed)
             for order, first, again in orders.of(loaded, heads):
-                view: Any = "none" if first.method in ALIKE_EVERYWHERE else "site"
-                line = pruning_curve(heads, first, measured, rescore=again, normalize=view, **ways)
+                line = pruning_curve(heads, first, measured, rescore=again, normalize=first.view, **ways)
                 found.setdefault(prefix or order, []).append(line)
     result = {"task": task.name, "split": split, "examples": len(rows), "seed": seed, "removed": removed}
     result |= {"curves": {name: [c.to_dict() for c in curves] for name, curves in found.items()}}
@@ -151,8 +147,10 @@ class _Orders:
             return score(model, self.calibration, heads=heads, mask=mask)
 
         orders: list[tuple[str, HeadScores, Rescore | None]] = []
-        for read in map(read_scores, self.files):
-            orders.append((read.method, read, None))
+        read = [read_scores(path) for path in self.files]
+        for path, scores in zip(self.files, read, strict=True):
+            alone = [other.method for other in read].count(scores.method) == 1
+            orders.append((scores.method if alone else f"{scores.method} ({path})", scores, None))
         orders += [("random", score(model, method="random", heads=heads, seed=seed), None) for seed in self.seeds]
         if self.calibration and self.rescore:
             orders.append(("sensitivity, re-scored", scored(), scored))

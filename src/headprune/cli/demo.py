@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headprune.cli.options import Json, Seed, check_writable, load_model
+from headprune.cli.options import Json, Seed, check_writable, load_model, state
 from headprune.cli.picture import head_text
 from headprune.errors import MissingExtraError
 
@@ -70,7 +70,7 @@ def _run(words: Sequence[Any], quiet: bool) -> None:
     """One of our own commands, shown as a person would type it."""
     from headprune.cli.app import app
 
-    texts = [str(word) for word in words]
+    texts = [*(["--debug"] if state.debug else []), *(str(word) for word in words)]
     if quiet:
         with contextlib.redirect_stdout(io.StringIO()):
             app([*texts, "--json"] if words[0] == "finetune" else texts, standalone_mode=False)

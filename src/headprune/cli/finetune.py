@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from headprune.cli.choosing import read_text
-from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model
-from headprune.cli.taskdata import TaskOptions, described, takes_task
+from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, model_class
+from headprune.cli.taskdata import TaskOptions, described, padded_as, takes_task
+from headprune.errors import CheckpointError
 
 
 @takes_task()
@@ -47,11 +48,11 @@ def finetune(
     examples, dev = opened.examples("train"), opened.examples("dev")
     sizes = {"batch_size": data.batch_size, "max_length": data.max_length}
     recipe = Recipe(epochs=epochs, learning_rate=learning_rate, seed=seed, **sizes)
-    learner = new_model(model, task, device, seed, from_scratch=from_scratch)
+    learner = padded_as(new_model(model, task, device, seed, from_scratch=from_scratch), opened.processor)
     if mask is not None:
         heads = find_heads(learner)
         prune_(learner, HeadMask.from_json(read_text(mask, "mask"), heads), about={"by": f"mask {mask.name}"})
-    guide = load_model(teacher, device) if teacher is not None else None
+    guide = _teacher(teacher, learner, opened.processor, device) if teacher is not None else None
     ways: Any = {"teacher": guide, "keep_checkpoints": keep_checkpoints, "quiet": json}
     trained = train(learner, opened.processor, task, examples, out / "checkpoints", recipe, **ways)
     trained.save_pretrained(out)  # type: ignore[operator]
@@ -75,10 +76,25 @@ def new_model(name: str, task: Any, device: str, seed: int, *, from_scratch: boo
     import transformers
 
     torch.manual_seed(seed)  # a new head is random
-    if task.model_class == "AutoModel" and not from_scratch:  # the task takes any head: that of the checkpoint
-        return load_model(name, device)
+    config = transformers.AutoConfig.from_pretrained(name, **task.model_options())
+    if task.model_class == "AutoModel":  # the task takes any head: that of the checkpoint
+        return model_class(transformers, config)(config).to(device) if from_scratch else load_model(name, device)
     cls = getattr(transformers, task.model_class)
     if from_scratch:
-        config = transformers.AutoConfig.from_pretrained(name, **task.model_options())
         return cls.from_config(config).to(device)
-    return cls.from_pretrained(name, **task.model_options()).to(device)
+    try:
+        return cls.from_pretrained(name, config=config).to(device)
+    except RuntimeError as error:  # a head for another number of classes
+        raise CheckpointError(
+            f"'{name}' has a head that does not fit {task.name} ({error}). Start from a model without a head, or with "
+            "the same classes."
+        ) from error
+
+
+def _teacher(name: str, learner: Any, processor: Any, device: str) -> Any:
+    """The model to learn from, if its classes are the learner's, in the same order."""
+    guide = padded_as(load_model(name, device), processor)
+    mine, theirs = (getattr(model.config, "id2label", None) for model in (learner, guide))
+    if mine != theirs:
+        raise CheckpointError(f"The teacher's classes are {theirs}, the learner's {mine}: answers do not compare.")
+    return guide

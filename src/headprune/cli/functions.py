@@ -11,6 +11,7 @@ import typer
 
 from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Picture, check_writable, load_model, progress, quiet_transformers
+from headprune.cli.taskdata import ready_tokenizer
 from headprune.errors import DataError, FileFormatError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def functions(
     read = read[:sentences] if sentences else read
     quiet_transformers()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = ready_tokenizer(AutoTokenizer.from_pretrained(model))
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"'{model}' has no tokenizer ({error}). Save one into the model's folder.") from error
     loaded = load_model(model, device)

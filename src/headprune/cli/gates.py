@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.cli.finetune import new_model
-from headprune.cli.options import Device, Json, Model, Picture, Seed, amount, check_writable, load_model
+from headprune.cli.options import Device, Json, Model, Picture, Seed, amount, check_writable
 from headprune.cli.prune import copy_companions
-from headprune.cli.taskdata import TaskData, TaskOptions, described, takes_task
+from headprune.cli.taskdata import TaskData, TaskOptions, described, padded_as, takes_task
 from headprune.errors import GateError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def gates(
         "hard-concrete"
     ),
     components: Annotated[str | None, typer.Option(help="Gate only these: encoder, decoder, cross.")] = None,
-    unit: Annotated[str, typer.Option(help="One gate per head, or per KV group.")] = "head",
+    unit: Annotated[str, typer.Option(help="One gate per head, per KV group (group), or auto.")] = "auto",
     train: Annotated[
         str, typer.Option(help="Which weights train besides: all, gates (none), encoder, or a pattern of names.")
     ] = "all",
@@ -128,16 +128,18 @@ def _trained(
     from headprune.tasks import evaluate
     from headprune.tasks.finetune import Gating, Recipe, finetune
 
-    name = f"{setting[0]}-{setting[1]:g}"
+    name = f"{setting[0]}-{setting[1]}"  # 0.5 and 1.0 are shares, 1 is a count
     folder = out / name
-    asked = {"model": model, "task": data.task.name, "setting": list(setting), **asdict(ways)}
+    options = {name: None if value is None else str(value) for name, value in asdict(data.options).items()}
+    asked = {"model": model, "data": options, "setting": name, **asdict(ways)}
     known = _finished(folder / "gates.json", asked)
     if known is not None:
         return known
     examples, dev = data.examples("train"), data.batches(data.examples("dev"))
-    loaded = new_model(model, data.task, device, ways.seed, from_scratch=True) if ways.from_scratch else load_model(
-        model, device
-    )  # fmt: skip
+    if ways.from_scratch:
+        loaded = padded_as(new_model(model, data.task, device, ways.seed, from_scratch=True), data.processor)
+    else:
+        loaded = data.load_model(model, device)
     before = evaluate(loaded, dev, data.task)
     recipe = Recipe(
         epochs=ways.epochs, learning_rate=ways.learning_rate, seed=ways.seed, batch_size=data.options.batch_size,
@@ -151,7 +153,7 @@ def _trained(
     attached = gates_of(loaded)
     gated = evaluate(loaded, dev, data.task)
     result = {
-        **asked, "setting": name, "objective": objective.to_dict(), "before": described(before),
+        **asked, "objective": objective.to_dict(), "before": described(before),
         "gated": described(gated), "decided": attached.share_decided(), "open": attached.open_heads(),
         "components": attached.open_by_component(), "trajectory": read_trajectory(folder / "checkpoints"),
     }  # fmt: skip
@@ -160,8 +162,7 @@ def _trained(
     result |= {"dev": described(evaluate(pruned, dev, data.task)), "heads": [total, len(find_heads(pruned))]}
     result["kept"] = {site.id: list(site.kept) for site in find_heads(pruned)}
     pruned.save_pretrained(folder / "model")
-    if Path(model).is_dir():
-        copy_companions(Path(model), folder / "model")
+    copy_companions(Path(model), folder / "model")
     result["out"] = str(folder / "model")
     write_text(folder / "gates.json", json_module.dumps({"asked": asked, "result": result}, indent=1))
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -185,6 +186,11 @@ def _attach(model: Any, setting: tuple[str, Any], ways: _Ways, steps: int) -> Ob
         chosen = None if wanted is None else {canonical_component(name) for name in wanted}
         gated = sum(site.num_heads for site in heads if chosen is None or site.component in chosen)
         target = gated - heads_to_prune(gated, keep=setting[1])
+        if ways.unit != "head":  # gates open whole groups
+            sizes = {
+                len(group) for site in heads for group in site.groups if chosen is None or site.component in chosen
+            }
+            target -= target % max(sizes, default=1) if len(sizes) == 1 else 0
         if ways.gate == "exact-k":
             options["keep"] = target
     freeze = ways.freeze_after if ways.freeze_after is not None or target is None else 0.7

@@ -50,7 +50,7 @@ def load_model(name: str, device: str, *, trust_remote_code: bool = False) -> nn
     quiet_transformers()
     try:
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-        cls = _model_class(transformers, config)
+        cls = model_class(transformers, config)
         more: dict[str, Any] = {"trust_remote_code": True} if trust_remote_code else {}
         model: nn.Module = cls.from_pretrained(name, config=config, **more).eval()
     except HeadpruneError:
@@ -65,7 +65,7 @@ def load_model(name: str, device: str, *, trust_remote_code: bool = False) -> nn
         raise HeadpruneError(f"The device '{device}' cannot be used: {error}. Try --device cpu.") from error
 
 
-def _model_class(transformers: Any, config: Any) -> Any:
+def model_class(transformers: Any, config: Any) -> Any:
     for architecture in config.architectures or ():
         cls = getattr(transformers, architecture, None)
         if cls is not None:

@@ -12,10 +12,11 @@ import typer
 from headprune.cli.budget import Budget, Halves
 from headprune.cli.choosing import Choice, choose
 from headprune.cli.options import Device, Json, Model, RemoteCode, Seed, check_writable, load_model, progress
-from headprune.cli.taskdata import TaskOptions, takes_task
+from headprune.cli.taskdata import TaskOptions, padded_as, takes_task
 from headprune.errors import MaskError
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
+RESULTS = ("finetune.json", "training_args.bin", "trainer_state.json")
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")
 
 
@@ -74,7 +75,9 @@ def prune(
         if max_drop is not None:
             if data.task is None:
                 raise MaskError("--max-drop needs --task: points of what?")
-            budget = Budget(loaded, found, Halves(data.open(model), seed), max_drop, at_least, unit)
+            opened = data.open(model)
+            padded_as(loaded, opened.processor)
+            budget = Budget(loaded, found, Halves(opened, seed), max_drop, at_least, unit)
         chosen, how = choose(choice, found, budget)
         step("counting")
         planned = plan(loaded, chosen, **ways)
@@ -110,6 +113,8 @@ def copy_companions(source: Path, target: Path) -> None:
         hidden = any(part.startswith(".") for part in relative.parts)
         if path.is_dir() or weights_of_model or hidden or path.suffix == ".py" or (target / relative).exists():
             continue
+        if relative.name in RESULTS or relative.parts[0] == "checkpoints":
+            continue  # what training left beside the model
         if path.resolve().is_relative_to(target.resolve()):
             continue  # the target lies inside the source
         (target / relative).parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.cli.choosing import read_scores
-from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, load_model, progress
+from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, progress
 from headprune.cli.taskdata import TaskOptions, takes_task
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def score(
     others = [read_scores(path) for path in against or ()]
     opened = data.open(model)
     rows = opened.examples(split, examples, seed)
-    loaded, made = load_model(model, device), opened.inputs(rows)
+    loaded, made = opened.load_model(model, device), opened.inputs(rows)
     options = {"reduction": reduction} if reduction is not None else {}
     with progress(len(made)) as step:
         scores = score_in_parts(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from headprune.cli.options import quiet_transformers
-from headprune.errors import DataError
+from headprune.cli.options import load_model, quiet_transformers
+from headprune.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
     from headprune.tasks import Evaluation, Examples, Source, Task
@@ -33,7 +33,9 @@ class TaskOptions:
     dataset: Annotated[
         str | None, typer.Option(help="A data set of the datasets library instead: NAME or NAME:CONFIG.")
     ] = None
-    text: Annotated[str | None, typer.Option(help="Column of the text, by name or number, for your own data.")] = None
+    text: Annotated[
+        str | None, typer.Option(help="Column of the text: its name, or its number in a file without a header.")
+    ] = None
     pair: Annotated[str | None, typer.Option(help="Column of the second text, if there are two.")] = None
     label: Annotated[str | None, typer.Option(help="Column of the label.")] = None
     metric: Annotated[str | None, typer.Option(help="Another metric than the task's own: accuracy, f1, …")] = None
@@ -46,6 +48,12 @@ class TaskOptions:
 
         if self.task is None:
             raise DataError("Which task? Say it with --task.")
+        if self.batch_size < 1 or self.max_length < 2:
+            raise DataError(
+                f"--batch-size is {self.batch_size}, --max-length {self.max_length}; expected 1 and 2 or more."
+            )
+        if self.dataset is not None and self.data_dir is not None:
+            raise DataError("--dataset and --data-dir both say where the data is: give one of them.")
         task = find_task(self.task, text=self.text, pair=self.pair, label=self.label, metric=self.metric)
         if self.dataset is not None:
             return task, Source(dataset=self.dataset)
@@ -53,16 +61,16 @@ class TaskOptions:
 
     def open(self, model: str) -> TaskData:
         """The task as a trained model does it."""
-        from transformers import AutoConfig
-
         task, source = self.find()
-        quiet_transformers()
-        return TaskData(task.for_model(AutoConfig.from_pretrained(model)), source, load_processor(task, model), self)
+        config = _config(model)
+        return TaskData(task.for_model(config), source, load_processor(task, model), self, config)
 
     def open_new(self, model: str) -> TaskData:
         """The task for a model that is to learn it: its classes are those of the training data."""
         task, source = self.find()
-        return TaskData(task.learned_from(source), source, load_processor(task, model), self)
+        config = _config(model)
+        learned = task.learned_from(source).ordered_as(config)
+        return TaskData(learned, source, load_processor(task, model), self, config)
 
 
 def takes_task(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -104,10 +112,30 @@ class TaskData:
     source: Source
     processor: Any
     options: TaskOptions
+    config: Any
+
+    def longest(self) -> int:
+        """The most tokens that the model can take."""
+        known = (
+            getattr(self.config, "max_position_embeddings", None),
+            getattr(self.processor, "model_max_length", None),
+        )
+        return min((limit for limit in known if isinstance(limit, int) and limit > 0), default=self.options.max_length)
+
+    def load_model(self, name: str, device: str) -> Any:
+        """The model, which pads as its tokenizer does, if it is one for the task."""
+        model = padded_as(load_model(name, device), self.processor)
+        head = self.task.model_class.removeprefix("AutoModel")
+        if head.endswith(("Classification", "Answering", "MaskedLM")) and head not in type(model).__name__:
+            raise DataError(
+                f"'{name}' is a {type(model).__name__}; {self.task.name} needs a model {head}. Fine-tune it first: "
+                "headprune finetune."
+            )
+        return model
 
     def examples(self, split: str, count: int = 0, seed: int = 0) -> Examples:
         """A part of the data, or a random sample of it."""
-        rows = self.task.load(self.source, split, self.processor, self.options.max_length)
+        rows = self.task.load(self.source, split, self.processor, min(self.options.max_length, self.longest()))
         return rows.sample(count, seed) if count else rows
 
     def batches(self, examples: Examples) -> list[dict[str, Any]]:
@@ -121,6 +149,18 @@ class TaskData:
         return [model_inputs(batch) for batch in self.batches(examples)]
 
 
+def _config(model: str) -> Any:
+    from transformers import AutoConfig
+
+    quiet_transformers()
+    try:
+        return AutoConfig.from_pretrained(model)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"'{model}' cannot be loaded: {error}. Expected a folder with config.json, or a hub name."
+        ) from error
+
+
 def _task_folder(task: str, data_dir: Path | None) -> Path:
     """`DIR/task` if it is there, else DIR itself."""
     root = data_dir or (Path(os.environ["HEADPRUNE_DATA"]) if os.environ.get("HEADPRUNE_DATA") else None)
@@ -129,6 +169,14 @@ def _task_folder(task: str, data_dir: Path | None) -> Path:
     if not root.is_dir():
         raise DataError(f"The data folder '{root}' does not exist.")
     return root / task if (root / task).is_dir() else root
+
+
+def padded_as(model: Any, processor: Any) -> Any:
+    """Classifiers on decoders look for the last token before the padding, so the model must know it."""
+    config, token = getattr(model, "config", None), getattr(processor, "pad_token_id", None)
+    if config is not None and getattr(config, "pad_token_id", None) is None and token is not None:
+        config.pad_token_id = token
+    return model
 
 
 def load_processor(task: Task, name: str) -> Any:
@@ -143,11 +191,22 @@ def load_processor(task: Task, name: str) -> Any:
     except (OSError, ValueError, KeyError, ImportError) as error:
         kind = "tokenizer" if task.processor_class == "AutoTokenizer" else "image processor"
         raise DataError(f"'{name}' has no {kind} ({error}). Save one into the model's folder.") from error
-    if task.processor_class == "AutoTokenizer":
-        processor.padding_side = "right"
-        if processor.pad_token is None:
-            processor.pad_token = processor.eos_token  # padded positions are masked and have no label
-    return processor
+    return ready_tokenizer(processor) if task.processor_class == "AutoTokenizer" else processor
+
+
+def ready_tokenizer(tokenizer: Any) -> Any:
+    """Pads on the right, with something; keeps words apart that come as a list."""
+    from headprune.tasks.tagging import splits_words
+
+    if not splits_words(tokenizer):  # byte-level tokenizers would read "the film" as "thefilm"
+        import transformers
+
+        again = transformers.AutoTokenizer.from_pretrained(tokenizer.name_or_path, add_prefix_space=True)
+        tokenizer = again if splits_words(again) else tokenizer
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # padded positions are masked and have no label
+    return tokenizer
 
 
 def described(evaluation: Evaluation) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from headprune.hooks import recorded_attention
 from headprune.scoring.job import evaluation
 from headprune.sites.find import find_heads, unwrapped
 from headprune.stats import proportion_interval
+from headprune.tasks.tagging import check_splits_words
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")
 TO_HEAD, TO_DEPENDENT = "dependent to head", "head to dependent"
@@ -108,6 +109,7 @@ def find_functions(
 ) -> Findings:
     """Look at every self-attention head on sentences with trees. Cost: one forward pass with eager attention."""
     model, limits = unwrapped(model), thresholds or Thresholds()
+    check_splits_words(tokenizer)
     ready = list(encoded(sentences, tokenizer, max_length))
     if not ready:
         raise DataError(f"Of {len(sentences)} sentences none fits into {max_length} tokens. Give shorter ones.")
@@ -163,13 +165,17 @@ class _Rarest:
             if word is not None
         )
         self.common = {token for token, _ in self.counts.most_common(frequent)}
-        self.sentences = sum(self.place(item) is not None for item in ready)
+        self.sentences = sum(bool(self.places(item)) for item in ready)
 
-    def place(self, item: Encoded) -> int | None:
-        """Where the sentence's rarest token stands; None if all are frequent."""
+    def places(self, item: Encoded) -> list[int]:
+        """Where the sentence's rarest token stands, or several that are equally rare; none if all are frequent."""
         real = [place for place, word in enumerate(item.word_of_token) if word is not None]
-        rarest = min(real, key=lambda place: (self.counts[item.tokens[place]], place))
-        return None if item.tokens[rarest] in self.common else rarest
+        fewest = min(self.counts[item.tokens[place]] for place in real)
+        return [
+            place
+            for place in real
+            if self.counts[item.tokens[place]] == fewest and item.tokens[place] not in self.common
+        ]
 
 
 def _empty(heads: int) -> _Counts:
@@ -198,10 +204,10 @@ def _count(counts: _Counts, maps: Tensor, item: Encoded, rarest: _Rarest) -> Non
         for dependent, head_word in item.sentence.pairs(relation):
             counts.hits[relation, TO_HEAD] += (points[:, dependent] == head_word).double()
             counts.hits[relation, TO_DEPENDENT] += (points[:, head_word] == dependent).double()
-    rare = rarest.place(item)
-    if rare is not None:
+    rare = rarest.places(item)
+    if rare:
         mean = maps[:, real].mean(1).masked_fill(~real[None, :], -1.0)  # (heads, tokens)
-        counts.rare += (mean.argmax(-1) == rare).double()
+        counts.rare += torch.isin(mean.argmax(-1), torch.tensor(rare)).double()
 
 
 def _relations(ready: Sequence[Encoded]) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ ENTRY = "headprune_gates"  # in the config, and the name of the submodule
 VERSION = 1
 DECIDED = 6.0  # a log_alpha at which a gate is open in 99.9 % of its samples
 GateFactory = Callable[[int], Gate]
-Unit = Literal["head", "group"]
+Unit = Literal["auto", "head", "group"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Gates(nn.Module):
 
     # What the hooks ask.
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # noise is made by numbers that compiled code cannot follow
     def draw(self) -> None:
         """One sample per gate, which holds until the next forward pass of the model begins."""
         self._now = {}
@@ -90,6 +92,7 @@ class Gates(nn.Module):
             drawn = {site: self.gate(site).sample(noise) for site, noise in noises.items()}
         self._now = {site: self._for_heads(site, value) for site, value in drawn.items()}
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def value(self, site: str) -> Tensor:
         """What each current head of a site is multiplied by now."""
         if self.training and not self.frozen:
@@ -112,10 +115,10 @@ class Gates(nn.Module):
 
     # What people ask.
 
-    def mask(self, keep: int | None = None) -> HeadMask:
+    def mask(self, keep: int | None = None, rule: Rule | None = None) -> HeadMask:
         """The heads that stay: those whose gates end open, or exactly the `keep` likeliest (ungated heads stay)."""
         heads = find_heads(self.model)
-        closed = self._closed_now() if keep is None else self._all_but(keep)
+        closed = self._closed_now(rule) if keep is None else self._all_but(keep)
         gone = [
             HeadId(site, place.site.kept[head])
             for site, place in self.places.items()
@@ -152,16 +155,30 @@ class Gates(nn.Module):
 
     def probabilities(self) -> dict[str, list[float]]:
         """P(open) of every gate."""
-        return {site: self.gate(site).prob_open().detach().tolist() for site in self.places}
+        return {site: value.detach().tolist() for site, value in self._prob_open().items()}
+
+    def expected_heads(self) -> float:
+        """How many heads are open on average: what the penalty of a sum counts."""
+        if self._joint() is None:
+            return float(self.penalty().detach())
+        return sum(
+            float(value.detach().sum()) * self._heads_per_gate(site) for site, value in self._prob_open().items()
+        )
 
     def share_decided(self, level: float = 0.9) -> float:
         """The share of gates with max(P(0), P(1)) above the level."""
-        decided = torch.cat([self.gate(site).decided(level) for site in self.places])
-        return float(decided.float().mean())
+        if self._joint() is not None:
+            sure = [torch.maximum(value, 1 - value) > level for value in self._prob_open().values()]
+        else:
+            sure = [self.gate(site).decided(level) for site in self.places]
+        return float(torch.cat(sure).float().mean())
 
     def decide_(self, keep: int) -> Gates:
         """Open exactly the `keep` likeliest heads for good, and close the others."""
-        for site, closed in self._all_but(keep).items():
+        chosen = self._all_but(keep)
+        if self._joint() is not None:
+            self._set_joint_keep(keep)
+        for site, closed in chosen.items():
             gate, place = self.gate(site), self.places[site]
             shut = torch.zeros(gate.num_heads, dtype=torch.bool, device=closed.device)
             shut[list(place.gate_of_head)] = closed
@@ -187,7 +204,8 @@ class Gates(nn.Module):
         """Take the gates off, remove the heads that they closed, fold what is left of their values into the weights.
 
         With `keep`, exactly so many of the gated heads stay. `prune=False` leaves closed heads in place (their gates
-        are folded in as zeros). Further options are those of `prune_`. Warns if gates are undecided.
+        are folded in as zeros). Further options are those of `prune_`. Warns if gates are undecided. If the heads
+        cannot be removed, the gates stay on, and nothing is changed.
         """
         model = self.model
         undecided = 1 - self.share_decided()
@@ -197,25 +215,34 @@ class Gates(nn.Module):
                 "may do worse than the gated one did in training. Train longer, or with a lower temperature.",
                 stacklevel=2,
             )
-        mask = self.mask(keep)
-        values = self.final(rule)
-        if keep is not None:  # a head that is kept against its gate gets the value of an open one
-            values = {site: torch.where(value > 0, value, torch.ones_like(value)) for site, value in values.items()}
-        closed = {site: self._closed(site, mask) for site in self.places}
-        for site in self.places:
-            problem = why_not_sliceable(model.get_submodule(self.places[site].site.output))
+        outputs = {site: model.get_submodule(place.site.output) for site, place in self.places.items()}
+        for site, output in outputs.items():
+            problem = why_not_sliceable(output)
             if problem is not None:
                 raise GateError(f"The gates of {site} cannot be folded into its output projection: {problem}")
-        ungate_projections_(model)
-        delattr(model.get_submodule(record.base_prefix(model)[:-1]), ENTRY)
-        if getattr(getattr(model, "config", None), ENTRY, None) is not None:
-            delattr(model.config, ENTRY)
+        before = copy.deepcopy(self.state_dict()), self._joint_keep()
+        weights = {site: output.weight.detach().clone() for site, output in outputs.items()}  # type: ignore[operator]
+        if keep is not None:
+            self.decide_(keep)
+        mask, values = self.mask(rule=rule), self.final(rule)
+        closed = {site: self._closed(site, mask) for site in self.places}
+        _take_off(model)
+        try:
+            for site, value in values.items():
+                gone = torch.ones_like(value) if prune else torch.zeros_like(value)  # what is removed needs no folding
+                _fold(outputs[site], torch.where(closed[site], gone, value))
+            if prune:
+                prune_(model, mask, **how)
+        except BaseException:
+            for site, output in outputs.items():
+                output.weight.data.copy_(weights[site])  # type: ignore[operator]
+            self.load_state_dict(before[0])
+            self._set_joint_keep(before[1])
+            put_on(model, self, {site: place.site.output for site, place in self.places.items()})
+            self._note()
+            raise
         self._owner = ()
-        for site, value in values.items():
-            gone = torch.ones_like(value) if prune else torch.zeros_like(value)  # what is removed needs no folding
-            folded = torch.where(closed[site], gone, value)
-            _fold(model.get_submodule(self.places[site].site.output), folded)
-        return prune_(model, mask, **how) if prune else model
+        return model
 
     @property
     def model(self) -> nn.Module:
@@ -230,19 +257,35 @@ class Gates(nn.Module):
         device = self.gate(site).log_alpha.device
         return torch.tensor([head not in kept for head in self.places[site].site.kept], device=device)
 
-    def _closed_now(self) -> dict[str, Tensor]:
-        return {site: value == 0 for site, value in self.final().items()}
+    def _prob_open(self) -> dict[str, Tensor]:
+        if self._joint() is None:
+            return {site: self.gate(site).prob_open() for site in self.places}
+        found: dict[str, Tensor] = self._together(lambda gate, site: gate._logits(), ExactK.soft)
+        return found
+
+    def _closed_now(self, rule: Rule | None) -> dict[str, Tensor]:
+        return {site: value == 0 for site, value in self.final(rule).items()}
 
     def _joint(self) -> ExactK | None:
         first = next(iter(self.by_site.values()))
         return first if isinstance(first, ExactK) else None
 
-    def _together(self, scores: Callable[[Any, str], Tensor], choose: Callable[[ExactK, Tensor], Tensor]) -> Any:
+    def _joint_keep(self) -> int | None:
+        first = self._joint()
+        return None if first is None else first.keep
+
+    def _set_joint_keep(self, keep: int | None) -> None:
+        for gate in self.by_site.values():
+            if isinstance(gate, ExactK):
+                gate.keep = keep
+
+    def _together(self, scores: Callable[[Any, str], Tensor], choose: Callable[[ExactK, Tensor, int], Tensor]) -> Any:
         """One choice among the gates of all sites."""
         first = self._joint()
         assert first is not None, "only joint gates are drawn together"
         parts = {site: scores(self.gate(site), site) for site in self.places}
-        chosen = choose(first, torch.cat(list(parts.values())))
+        size = self._heads_per_gate(next(iter(self.places)))  # the same everywhere: `attach_gates` saw to it
+        chosen = choose(first, torch.cat(list(parts.values())), round((first.keep or 0) / size))
         return dict(zip(parts, chosen.split([len(part) for part in parts.values()]), strict=True))
 
     def _for_heads(self, site: str, value: Tensor) -> Tensor:
@@ -256,14 +299,26 @@ class Gates(nn.Module):
         return len(place.gate_of_head) / place.num_gates
 
     def _all_but(self, keep: int) -> dict[str, Tensor]:
-        """True for every head but the `keep` ones with the largest log_alpha."""
+        """True for every head but the `keep` ones whose gates have the largest log_alpha."""
         if not 0 <= keep <= len(self):
             raise GateError(f"keep is {keep}; there are {len(self)} gated heads.")
-        alphas = {site: self._for_heads(site, self.gate(site)._logits().detach()) for site in self.places}
-        flat = torch.cat(list(alphas.values()))
-        gone = torch.ones(len(flat), dtype=torch.bool, device=flat.device)
-        gone[torch.argsort(flat, descending=True, stable=True)[:keep]] = False
-        return dict(zip(alphas, gone.split([len(alpha) for alpha in alphas.values()]), strict=True))
+        gates = [(site, gate) for site in self.places for gate in range(self.places[site].num_gates)]
+        alphas = torch.cat([self.gate(site)._logits().detach() for site in self.places])
+        left, opened = keep, set()
+        for place in torch.argsort(alphas, descending=True, stable=True).tolist():
+            size = self.places[gates[place][0]].gate_of_head.count(gates[place][1])
+            if size <= left:
+                opened.add(gates[place])
+                left -= size
+        if left:
+            raise GateError(
+                f"keep is {keep}, but gates open whole groups of heads: the nearest below is {keep - left}."
+            )
+        device = alphas.device
+        return {
+            site: torch.tensor([(site, gate) not in opened for gate in place.gate_of_head], device=device)
+            for site, place in self.places.items()
+        }
 
     def _noise_seed(self) -> int:
         rank = 0
@@ -290,11 +345,16 @@ class Gates(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Gates:
         """Gates stay in float32 when the model is cast: in bf16, a step of 0.01 from 2.0 would be no step."""
+        before = [tensor.detach().clone() for tensor in (*self.parameters(), self.multiplier)]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for tensor in (*self.parameters(), self.multiplier):
-            if tensor.is_floating_point() and tensor.dtype != torch.float32:
-                tensor.data = tensor.data.float()
+        for tensor, value in zip((*self.parameters(), self.multiplier), before, strict=True):
+            if tensor.dtype != torch.float32 and not tensor.is_meta and not value.is_meta:
+                tensor.data = value.to(tensor.device, torch.float32)
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy draws for itself: what was drawn belongs to the graph of another forward pass."""
+        return {**self.__dict__, "_now": {}}
 
 
 def attach_gates(
@@ -303,7 +363,7 @@ def attach_gates(
     *,
     components: Sequence[str] | None = None,
     sites: Sequence[str] | None = None,
-    unit: Unit = "head",
+    unit: Unit = "auto",
     rule: Rule = "paper",
     seed: int = 0,
     sync_noise: bool = False,
@@ -313,8 +373,9 @@ def attach_gates(
     """Put a trainable gate before every head's share of the output projection.
 
     `gate` is a name ("hard-concrete", "binary-concrete", "exact-k"), a class or a function `num_heads -> gate`;
-    `options` go to the gate (`temperature=…, init=…`). `components` or `sites` choose where; `unit="group"` gives
-    the heads of a KV group one gate, so that grouped-query attention can be pruned by what the gates say.
+    `options` go to the gate (`temperature=…, init=…`). `components` or `sites` choose where. Heads that share keys
+    and values get one gate for their group (`unit="auto"`), so that they can be pruned by what it says; `unit="head"`
+    gives each its own, which may have to be removed with `gqa="expand"`.
 
     In training mode every forward pass of the model draws one sample per gate; in evaluation mode gates have their
     final value, by `rule` ("paper" or "clip"). On several processes noise differs by rank unless `sync_noise`.
@@ -330,8 +391,9 @@ def attach_gates(
     for place, one in zip(places, made, strict=True):
         if not isinstance(one, Gate) or one.num_heads != place.num_gates:
             raise GateError(f"The gate for {place.site.id} must be a Gate of {place.num_gates} heads; found {one!r}.")
-    if made[0].joint and isinstance(made[0], ExactK):
-        _check_joint(made)
+    if isinstance(made[0], ExactK):
+        _check_joint(places, made)
+    _check_saveable(made)
     attached = Gates(places, made, rule=rule, seed=seed, sync_noise=sync_noise)
     weight = next(model.parameters())
     attached.to(weight.device)
@@ -369,8 +431,8 @@ def site_entry(model: nn.Module, site: Site) -> dict[str, Any]:
 def _places(
     heads: HeadMap, components: Sequence[str] | None, sites: Sequence[str] | None, unit: Unit
 ) -> list[GatedSite]:
-    if unit not in ("head", "group"):
-        raise GateError(f"unit is {unit!r}; expected 'head' or 'group'.")
+    if unit not in ("auto", "head", "group"):
+        raise GateError(f"unit is {unit!r}; expected 'auto', 'head' or 'group'.")
     wanted = None if components is None else {canonical_component(name) for name in components}
     for name in sites or ():
         heads[name]
@@ -404,14 +466,41 @@ def _factory(gate: str | type[Gate] | GateFactory, options: Mapping[str, Any]) -
     return cast(GateFactory, gate)
 
 
-def _check_joint(made: Sequence[Gate]) -> None:
+def _check_joint(places: Sequence[GatedSite], made: Sequence[Gate]) -> None:
+    """One number of heads for all; and gates of one size, or a number of heads would not be a number of gates."""
     keeps = {one.keep for one in made if isinstance(one, ExactK)}
-    total = sum(one.num_heads for one in made)
+    sizes = {len(place.gate_of_head) / place.num_gates for place in places}
+    total = sum(len(place.gate_of_head) for place in places)
     keep = next(iter(keeps)) if len(keeps) == 1 else None
     if keep is None or keep > total:
         raise GateError(
-            f"Exact-k gates need one number of gates to keep, from 0 to {total}; found {keeps}. Pass keep=k."
+            f"Exact-k gates need one number of heads to keep, from 0 to {total}; found {keeps}. Pass keep=k."
         )
+    size = next(iter(sizes))
+    if len(sizes) > 1 or keep % size:
+        raise GateError(
+            f"keep is {keep}, but gates open groups of {sorted(sizes)} heads: choose a multiple of one size."
+        )
+
+
+def _check_saveable(made: Sequence[Gate]) -> None:
+    """A checkpoint notes one kind and one set of options for all gates."""
+    first = made[0]
+    if any(type(one) is not type(first) or one.options() != first.options() for one in made):
+        raise GateError("Gates of different kinds or options in one model could not be loaded again. Make them alike.")
+    if gates.find(first.kind) is not type(first):
+        raise GateError(
+            f"{type(first).__name__} could not be loaded again: give it a `kind` and register it with "
+            "`@headprune.gates.gates.add(kind)`."
+        )
+
+
+def _take_off(model: nn.Module) -> None:
+    ungate_projections_(model)
+    base = model.get_submodule(record.base_prefix(model)[:-1])
+    delattr(base, ENTRY)
+    if getattr(getattr(model, "config", None), ENTRY, None) is not None:
+        delattr(model.config, ENTRY)
 
 
 def _fold(output: nn.Module, value: Tensor) -> None:

@@ -60,6 +60,9 @@ def _attach_from(model: nn.Module, entry: Any) -> None:
         gates = _made(places, entry)
         put_on(model, gates, outputs)
     gates._owner = (model,)
+    # A model that is loaded in half precision keeps its gates in full: see Gates._apply.
+    strict = getattr(model, "_keep_in_fp32_modules_strict", None) or set()
+    model._keep_in_fp32_modules_strict = {*strict, ENTRY}  # type: ignore[assignment]
     gates.places = {place.site.id: _moved(place, model, outputs[place.site.id]) for place in places}
 
 

@@ -234,27 +234,31 @@ class ExactK(Gate):
     def noisy(self, noise: Tensor) -> Tensor:
         return self._logits() + torch.logit(noise.to(self.log_alpha.device).float().clamp(EPS, 1 - EPS))
 
-    def relaxed(self, scores: Tensor) -> Tensor:
-        """Hard top-k forward, soft backward; over all the scores given."""
-        soft = soft_top_k(scores, self.open_count(len(scores)), self.temperature)
-        return self.opened(scores) + (soft - soft.detach())
+    def soft(self, scores: Tensor, count: int) -> Tensor:
+        """Numbers between 0 and 1 that sum to the count."""
+        return soft_top_k(scores, count, self.temperature)
 
-    def opened(self, scores: Tensor) -> Tensor:
-        """1.0 for the k largest; of equal ones the earlier stays."""
+    def relaxed(self, scores: Tensor, count: int) -> Tensor:
+        """Hard top-k forward, soft backward; over all the scores given."""
+        soft = self.soft(scores, count)
+        return self.opened(scores, count) + (soft - soft.detach())
+
+    def opened(self, scores: Tensor, count: int) -> Tensor:
+        """1.0 for the largest; of equal ones the earlier stays."""
         order = torch.argsort(scores.detach(), descending=True, stable=True)
         hard = torch.zeros_like(scores)
-        hard[order[: self.open_count(len(scores))]] = 1.0
+        hard[order[:count]] = 1.0
         return hard.detach()
 
     def sample(self, noise: Tensor) -> Tensor:
-        return self.relaxed(self.noisy(noise))
+        return self.relaxed(self.noisy(noise), self.open_count(self.num_heads))
 
     def final(self, rule: Rule = "paper") -> Tensor:
-        return self.opened(self._logits())
+        return self.opened(self._logits(), self.open_count(self.num_heads))
 
     def prob_open(self) -> Tensor:
         """The soft top-k without noise: an estimate, there is no closed form."""
-        return soft_top_k(self._logits(), self.open_count(self.num_heads), self.temperature)
+        return self.soft(self._logits(), self.open_count(self.num_heads))
 
     def prob_one(self) -> Tensor:
         return self.prob_open()

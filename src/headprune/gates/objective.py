@@ -49,6 +49,8 @@ class Objective:
         """Whether the target can be met by these gates."""
         if self.target is not None and not 0 <= self.target <= len(gates):
             raise GateError(f"The target is {self.target} heads; {len(gates)} are gated. Expected 0 to {len(gates)}.")
+        if self.target is not None:
+            gates.mask(keep=self.target)  # whole groups may not add up to it: better known now than at the end
 
     def weight_at(self, step: int) -> float:
         """The weight at a step, counted from 0."""

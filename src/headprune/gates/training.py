@@ -75,11 +75,14 @@ class GateMixin:
                     f"the weights were touched. Good ones are in the last checkpoint under {trainer.args.output_dir}; "
                     "start again from there with a smaller learning rate."
                 )
-            self._task_losses.append(loss.detach())
             extra = self.objective.loss(self.gates, trainer.state.global_step)
-            if self._adds_up(kwargs.get("num_items_in_batch")):
-                extra = extra / trainer.current_gradient_accumulation_steps
-            loss = loss + extra
+            batches = (
+                trainer.current_gradient_accumulation_steps if self._adds_up(kwargs.get("num_items_in_batch")) else 1
+            )
+            self._task_losses.append(loss.detach() * batches)
+            loss = loss + extra / batches
+            if not loss.requires_grad:  # only gates were trained, and they are frozen: the run is about to stop
+                loss = loss.detach().requires_grad_()
         return (loss, outputs) if return_outputs else loss
 
     def _adds_up(self, items: Any) -> bool:
@@ -160,10 +163,8 @@ class GateTrainer(GateMixin, Trainer):  # type: ignore[misc]
 def gate_logs(gates: Gates) -> dict[str, float]:
     """What to write down about gates while they train."""
     opened = gates.open_heads()
-    with torch.no_grad():
-        expected = float(gates.penalty())
     return {
-        "l0": expected,
+        "l0": gates.expected_heads(),
         "open_heads": float(sum(opened.values())),
         "decided": gates.share_decided(),
         "multiplier": float(gates.multiplier),
@@ -174,10 +175,11 @@ def gate_logs(gates: Gates) -> dict[str, float]:
 
 def choose_trainable_(model: nn.Module, which: str | Sequence[str] = "all") -> int:
     """Let only some weights train, and say how many: "all", "gates" (only these), "encoder" (with its embeddings, the
-    decoder frozen: Voita et al. 6.2), or patterns of parameter names. Gates always train."""
+    decoder frozen: Voita et al. 6.2), or patterns of parameter names. Gates always train, unless they are frozen."""
     patterns = PRESETS[which] if isinstance(which, str) and which in PRESETS else which
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-    own = {id(parameter) for parameter in gates_of(model).parameters()}
+    gates = gates_of(model)
+    own = set() if gates.frozen else {id(parameter) for parameter in gates.parameters()}
     count, matched = 0, not patterns
     for name, parameter in model.named_parameters():
         wanted = any(fnmatch.fnmatch(name, pattern) for pattern in patterns) and not _of_decoder(name, which)

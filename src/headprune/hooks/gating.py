@@ -45,12 +45,24 @@ class ForwardBegins:
 
 def gate_projections_(model: nn.Module, source: GateSource, outputs: Mapping[str, str]) -> None:
     """Put gates before the output projections, given as site -> path of the module."""
-    model.register_forward_pre_hook(ForwardBegins(source))
+    _common_module(model, list(outputs.values())).register_forward_pre_hook(ForwardBegins(source))
     for site, path in outputs.items():
         model.get_submodule(path).register_forward_pre_hook(HeadGate(source, site))
         parent = model.get_submodule(path.rpartition(".")[0])
         if type(parent) is nn.MultiheadAttention and "forward" not in vars(parent):
             parent.forward = _OpenMultihead(parent)  # type: ignore[method-assign]
+
+
+def _common_module(model: nn.Module, paths: list[str]) -> nn.Module:
+    """The smallest whole model around all gated projections. Some classes call only their decoder, not the base model
+    around it; a block alone may be called once per layer."""
+    parts = paths[0].split(".")
+    for size in range(len(parts) - 1, 0, -1):
+        path = ".".join(parts[:size])
+        module = model.get_submodule(path)
+        if all(other.startswith(f"{path}.") for other in paths) and hasattr(module, "post_init"):
+            return module
+    return model
 
 
 def ungate_projections_(model: nn.Module) -> None:

@@ -119,7 +119,7 @@ class _Add(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, alpha: float) -> Tensor:
-        ctx.save_for_backward(a, b)
+        ctx.save_for_backward(a.clone(), b.clone())  # what is added in place later must not change them
         ctx.alpha = alpha
         return a + b
 
@@ -170,7 +170,7 @@ def _reduced(relevance: Tensor, shape: torch.Size) -> Tensor:
 
 
 _ADD = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
-_SUB = {torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__isub__}
+_SUB = {torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__isub__}
 _MUL = {torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__}
 _DIV = {torch.div, Tensor.div, Tensor.div_, Tensor.__truediv__, Tensor.__itruediv__}
 _MATMUL = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
@@ -221,15 +221,19 @@ class _Rules(TorchFunctionMode):
             return func([part if _carries(part) else self.leaf(part) for part in args[0]], *args[1:], **kwargs)
         if func in _ALONE and _carries(args[0]):
             return _apply(_HandOn, args[0], func(*args, **kwargs), 1.0)
-        if func in _ADD | _SUB | _MUL | _DIV and len(args) >= 2:
+        if func in _ADD | _SUB | _MUL | _DIV and len(args) == 2 and not kwargs:
             return self._two(func, args[0], args[1], func(*args, **kwargs) if func not in _INPLACE else None)
         return func(*args, **kwargs)
 
     def _two(self, func: Any, a: Any, b: Any, result: Any) -> Any:
         """A sum, difference, product or quotient of two things, one of which may be a constant."""
-        if result is None:  # in place: the same out of place, so that nothing saved is overwritten
+        if result is None:  # in place: a new tensor, whose numbers the old one gets too in case it is used again
             func = _INPLACE[func]
             result = func(a, b)
+            if isinstance(a, Tensor):
+                made = self._two(func, a, b, result)
+                a.data.copy_(result.detach())
+                return made
         if func in _DIV and _carries(a):
             return _apply(_HandOn, a, result, 1.0)
         if not (_carries(a) and _carries(b)):
@@ -246,8 +250,8 @@ class _Rules(TorchFunctionMode):
 
 
 _INPLACE = {
-    Tensor.add_: torch.add, Tensor.__iadd__: torch.add, Tensor.__isub__: torch.sub, Tensor.mul_: torch.mul,
-    Tensor.__imul__: torch.mul, Tensor.div_: torch.div, Tensor.__itruediv__: torch.div,
+    Tensor.add_: torch.add, Tensor.__iadd__: torch.add, Tensor.sub_: torch.sub, Tensor.__isub__: torch.sub,
+    Tensor.mul_: torch.mul, Tensor.__imul__: torch.mul, Tensor.div_: torch.div, Tensor.__itruediv__: torch.div,
 }  # fmt: skip
 
 

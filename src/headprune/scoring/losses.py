@@ -58,6 +58,7 @@ def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tupl
         raise UnsupportedModelError(
             "The model computed no loss: its batches need labels. Add them, or pass loss_fn(outputs, batch)."
         )
+    gaps: list[tuple[float, Callable[[Any, Batch], tuple[Tensor, Tensor]]]] = []
     for arrangement in _ARRANGEMENTS:
         try:
             sums, counts = arrangement(outputs, batch)
@@ -67,7 +68,9 @@ def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tupl
         by_example = (sums / counts.clamp_min(1)).mean()
         for total in (by_token, by_example):
             if torch.isclose(total.detach().float(), own.detach().float(), rtol=1e-3, atol=1e-4):
-                return arrangement
+                gaps.append((abs(float(total.detach()) - float(own.detach())), arrangement))
+    if gaps:  # the nearest: on an untrained model, several may be near
+        return min(gaps, key=lambda item: item[0])[1]
     raise UnsupportedModelError(
         "The model's own loss is not a mean over examples or target tokens that headprune knows. "
         "Pass loss_fn(outputs, batch) that returns one loss per example."
@@ -96,12 +99,12 @@ def _tokens(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return losses.sum(1), (labels != IGNORED).sum(1).to(losses.dtype)  # (batch,)
 
 
-def _token_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def token_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """A label at every position: tagging, masked language models, encoder-decoders."""
     return _tokens(outputs.logits, batch["labels"])
 
 
-def _next_tokens(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def next_tokens(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """Causal language models: position t predicts label t + 1."""
     return _tokens(outputs.logits[:, :-1], batch["labels"][:, 1:])
 
@@ -113,4 +116,4 @@ def _answer_spans(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     return (losses[0] + losses[1]) / 2, torch.ones_like(losses[0])
 
 
-_ARRANGEMENTS = (_class_labels, _next_tokens, _token_labels, _regression, _several_labels, _answer_spans)
+_ARRANGEMENTS = (_class_labels, next_tokens, token_labels, _regression, _several_labels, _answer_spans)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headprune.tasks.labels import Labels
-from headprune.tasks.metrics import metrics
+from headprune.tasks.metrics import CLASSES, NUMBERS, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 
@@ -27,6 +27,9 @@ class TextTask(Task):
     labels: Labels = field(default_factory=Labels)
     splits: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: SPLITS)
     model_class: ClassVar[str] = "AutoModelForSequenceClassification"
+
+    def row_kind(self) -> str:
+        return NUMBERS if self.labels.is_regression else CLASSES
 
     def texts(self, source: Source, split: str) -> tuple[list[str], list[str] | None, list[float]]:
         """The examples as they stand in the data: first and second text, label."""
@@ -54,6 +57,9 @@ class TextTask(Task):
 
     def for_model(self, config: Any) -> TextTask:
         return replace(self, labels=self.labels.for_model(config, self.name))
+
+    def ordered_as(self, config: Any) -> TextTask:
+        return replace(self, labels=self.labels.ordered_as(config))
 
     def learned_from(self, source: Source, split: str = "train") -> TextTask:
         if self.labels.count:

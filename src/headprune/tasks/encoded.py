@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +25,7 @@ class EncodedTask(Task):
 
     name: str = "encoded"
     metric: Metric = field(default_factory=lambda: metrics["loss"])
+    padding: int = 0  # the model's padding token
     loss: ExampleLoss = field(default_factory=ExampleLoss, compare=False, repr=False)
     outcomes: ClassVar[str] = LOSSES
     model_class: ClassVar[str] = "AutoModel"
@@ -39,19 +41,28 @@ class EncodedTask(Task):
                 rows.append({name: torch.as_tensor(value) for name, value in zip(table.names, row, strict=True)})
             except (TypeError, ValueError, RuntimeError) as error:
                 raise DataError(f"{table.path}, example {number}: a value is not an array ({error}).") from error
-        return Examples(rows, _collate)
+        return Examples(rows, functools.partial(_collate, padding=self.padding))
+
+    def for_model(self, config: Any) -> EncodedTask:
+        return replace(self, padding=getattr(config, "pad_token_id", None) or 0, loss=ExampleLoss())
 
     def outcome(self, outputs: Any, batch: Batch) -> Tensor:
         return self.loss(outputs, batch)[:, None]  # (batch, 1)
 
 
-def _collate(rows: list[Features]) -> dict[str, Tensor]:
-    """Padded with zeros on the right in every dimension (labels with -100, which does not count)."""
+def _collate(rows: list[Features], padding: int) -> dict[str, Tensor]:
+    """Padded on the right in every dimension: tokens with the model's padding, labels with -100, others with zeros.
+
+    An attention mask is added where lengths differ and the rows have none, or padding would be read as text.
+    """
+    if "input_ids" in rows[0] and "attention_mask" not in rows[0] and len({row["input_ids"].shape for row in rows}) > 1:
+        rows = [{**row, "attention_mask": torch.ones_like(row["input_ids"])} for row in rows]
+    fills = {"input_ids": padding, "labels": IGNORED}
     batch = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
         shape = [max(value.shape[axis] for value in values) for axis in range(values[0].dim())]
-        fill = IGNORED if name == "labels" and not values[0].is_floating_point() else 0
+        fill = fills.get(name, 0) if not values[0].is_floating_point() else 0
         padded = values[0].new_full((len(rows), *shape), fill)
         for place, value in enumerate(values):
             padded[(place, *(slice(size) for size in value.shape))] = value

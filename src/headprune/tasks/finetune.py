@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,8 +14,10 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from headprune.errors import MissingExtraError
+from headprune.errors import DataError, MissingExtraError
 from headprune.gates.objective import Objective
+from headprune.heads.files import write_text
+from headprune.resuming import work_key
 from headprune.scoring.job import model_inputs
 from headprune.scoring.losses import IGNORED
 from headprune.tasks.task import Examples, Task
@@ -121,9 +125,38 @@ def finetune(
     )
     if quiet:
         trainer.remove_callback(transformers.PrinterCallback)  # it prints losses where a program reads JSON
+    _claim(folder, _run_key(model, teacher, task, examples, recipe, gating))
     checkpoint = transformers.trainer_utils.get_last_checkpoint(str(folder)) if resume and folder.is_dir() else None
     trainer.train(resume_from_checkpoint=checkpoint)
     return model.eval()
+
+
+def _run_key(
+    model: nn.Module, teacher: nn.Module | None, task: Task, examples: Examples, recipe: Recipe, gating: Gating | None
+) -> str:
+    """The same for the same start, data and settings."""
+    data = hashlib.sha256()
+    for row in examples.features:
+        data.update(repr([(name, value) for name, value in sorted(row.items()) if name != "_asked"]).encode())
+    options: dict[str, Any] = {"task": task.name, "recipe": recipe.to_dict(), "data": data.hexdigest()}
+    if gating is not None:
+        options |= {"objective": gating.objective.to_dict(), "gate_lr": gating.gate_lr, "scale": gating.gate_lr_scale}
+    if teacher is not None:
+        options["teacher"] = work_key(teacher, [], {})
+    return work_key(model, [], options)
+
+
+def _claim(folder: Path, key: str) -> None:
+    """Checkpoints of another run must not be taken for this one's."""
+    note = folder / "run.json"
+    if note.is_file():
+        if json.loads(note.read_text(encoding="utf-8")).get("key") == key:
+            return
+        raise DataError(
+            f"'{folder}' holds checkpoints of a run with another model, other data or other settings. Choose another "
+            "--out, or remove that folder."
+        )
+    write_text(note, json.dumps({"key": key}))
 
 
 def _transformers_with_trainer() -> Any:

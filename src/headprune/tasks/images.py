@@ -60,6 +60,9 @@ class ImageTask(Task):
     def for_model(self, config: Any) -> ImageTask:
         return replace(self, labels=self.labels.for_model(config, self.name))
 
+    def ordered_as(self, config: Any) -> ImageTask:
+        return replace(self, labels=self.labels.ordered_as(config))
+
     def learned_from(self, source: Source, split: str = "train") -> ImageTask:
         _, labels, where = self.rows(source, split)
         return replace(self, labels=self.labels.learned(labels, where))
@@ -74,7 +77,7 @@ class ImageTask(Task):
 
 @dataclass(frozen=True)
 class _Collator:
-    """Images are opened when their batch is made: many would not fit into memory."""
+    """Images are opened when their batch is made."""
 
     processor: Any
 

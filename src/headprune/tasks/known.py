@@ -70,7 +70,8 @@ _COLUMNS: dict[type[Task], dict[str, str]] = {
 
 def _own_texts(name: str, metric: str | None) -> TextTask:
     is_regression = metric in ("pearson", "spearman")
-    return TextTask(name=name, metric=metrics["accuracy"], first=(), labels=Labels(1) if is_regression else Labels(0))
+    labels = Labels(1) if is_regression else Labels(0)
+    return TextTask(name=name, metric=metrics["pearson" if is_regression else "accuracy"], first=(), labels=labels)
 
 
 def _column(text: str) -> Column:

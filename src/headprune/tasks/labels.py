@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,9 +39,10 @@ class Labels:
         if text in self.names:
             return float(self.names.index(text))
         try:
-            return float(text)
+            number = float(text)
         except ValueError:
             return None
+        return number if math.isfinite(number) else None
 
     def learned(self, values: Sequence[Any], where: str) -> Labels:
         """The classes that training data has, if they are not known yet."""
@@ -51,7 +53,7 @@ class Labels:
             numbers = [float(text) for text in texts]
         except ValueError:
             return Labels(len(texts), tuple(texts))
-        if any(number != int(number) or number < 0 for number in numbers):
+        if any(not math.isfinite(number) or number != int(number) or number < 0 for number in numbers):
             raise DataError(
                 f"{where}: labels such as {texts[0]} are not classes 0, 1, 2 …; to predict numbers, ask for "
                 "--metric pearson or spearman."
@@ -65,22 +67,21 @@ class Labels:
             found = f"tells {count} classes apart" if count > 1 else "predicts a number"
             wanted = f"has {self.count} classes" if self.count > 1 else "asks for a number"
             raise DataError(f"The model {found}, but {task} {wanted}. Fine-tune it for {task} first.")
-        named = tuple(str(name) for _, name in sorted((getattr(config, "id2label", None) or {}).items()))
-        if all(re.fullmatch(r"LABEL_\d+", name) for name in named):
-            named = ()
-        if not self.count:
-            return Labels(count, named)
-        ours = {name.lower(): name for name in self.names}
-        if ours and {name.lower() for name in named} == set(ours):
-            return replace(self, model_names=tuple(ours[name.lower()] for name in named))
+        return self.ordered_as(config) if self.count else Labels(count, _names(config))
+
+    def ordered_as(self, config: Any) -> Labels:
+        """In the model's order if it names the same classes; a head that is trained further must not change places."""
+        ours, theirs = {name.lower(): name for name in self.names}, _names(config)
+        if ours and len(theirs) == len(ours) and {name.lower() for name in theirs} == set(ours):
+            return replace(self, model_names=tuple(ours[name.lower()] for name in theirs))
         return self
 
     def model_options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"num_labels": self.count}
-        if self.names:
-            options["id2label"] = dict(enumerate(self.names))
-            options["label2id"] = {name: index for index, name in enumerate(self.names)}
-        return options
+        names = self.model_names or self.names
+        if not names:
+            return {"num_labels": self.count}
+        label2id = {name: index for index, name in enumerate(names)}
+        return {"num_labels": self.count, "id2label": dict(enumerate(names)), "label2id": label2id}
 
     def check_training(self, found: set[int]) -> None:
         """Every class has to be seen."""
@@ -91,3 +92,9 @@ class Labels:
         if missing := sorted(set(range(self.count)) - found):
             names = ", ".join(self.names[index] if self.names else str(index) for index in missing)
             raise DataError(f"No training example has the class {names}: a model cannot learn what it never sees.")
+
+
+def _names(config: Any) -> tuple[str, ...]:
+    """What a model calls its classes; nothing if it only numbers them."""
+    named = tuple(str(name) for _, name in sorted((getattr(config, "id2label", None) or {}).items()))
+    return () if all(re.fullmatch(r"LABEL_\d+", name) for name in named) else named

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headprune.errors import DataError
-from headprune.scoring.losses import IGNORED, ExampleLoss
+from headprune.scoring.losses import IGNORED, next_tokens, token_labels
 from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
@@ -26,7 +26,6 @@ class LanguageTask(Task):
     name: str = "causal-lm"
     metric: Metric = field(default_factory=lambda: metrics["perplexity"])
     column: str = "text"
-    loss: ExampleLoss = field(default_factory=ExampleLoss, compare=False, repr=False)
     outcomes: ClassVar[str] = TOKEN_LOSSES
     model_class: ClassVar[str] = "AutoModelForCausalLM"
 
@@ -66,7 +65,7 @@ class LanguageTask(Task):
 
     def outcome(self, outputs: Any, batch: Batch) -> Tensor:
         """The summed loss of each example's own target tokens, and how many there are."""
-        return torch.stack(self.loss.parts(outputs, batch), dim=1)  # (batch, 2)
+        return torch.stack(next_tokens(outputs, batch), dim=1)  # (batch, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +86,14 @@ class MaskedLanguageTask(LanguageTask):
         pieces = super().blocks(tokens, processor, max_length - len(before) - len(after))
         return [[*before, *piece, *after] for piece in pieces]
 
+    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+        return torch.stack(token_labels(outputs, batch), dim=1)  # (batch, 2)
+
     def features(self, block: Any, number: int, processor: Any) -> Features:
         generator = np.random.default_rng(number)
         ordinary = ~np.isin(block, processor.all_special_ids)
         asked = ordinary & (generator.random(len(block)) < self.share)
-        if not asked.any():
+        if not asked.any() and ordinary.any():
             asked[generator.choice(np.flatnonzero(ordinary))] = True
         how = generator.random(len(block))
         shown = np.where(asked & (how < 0.8), processor.mask_token_id, block)

@@ -19,6 +19,7 @@ from headprune.registry import Registry
 Floats = NDArray[np.float64]
 
 CLASSES = "prediction and label"
+NUMBERS = "predicted and right number"
 TOKEN_LOSSES = "loss and tokens"
 TAGS = "right tags, tags, right spans, spans found, spans there"
 ANSWERS = "exact answer, F1 of the answer"
@@ -97,7 +98,7 @@ def macro_f1(rows: Floats) -> float:
     return float(_sklearn().f1_score(classes[:, 1], classes[:, 0], average="macro", zero_division=0))
 
 
-@_add("pearson")
+@_add("pearson", rows=NUMBERS)
 def pearson(rows: Floats) -> float:
     """Pearson correlation (STS-B); 0 where one side does not vary."""
     if np.ptp(rows[:, 0]) == 0 or np.ptp(rows[:, 1]) == 0:
@@ -105,7 +106,7 @@ def pearson(rows: Floats) -> float:
     return float(np.corrcoef(rows[:, 0], rows[:, 1])[0, 1])
 
 
-@_add("spearman")
+@_add("spearman", rows=NUMBERS)
 def spearman(rows: Floats) -> float:
     """Spearman's rank correlation."""
     from scipy.stats import rankdata

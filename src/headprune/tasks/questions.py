@@ -35,8 +35,11 @@ class QuestionTask(Task):
     def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
         table = source.table(SPLITS.get(split, (split,)), ["question", "context", "answers"])
         questions, contexts = ([str(text) for text in table.column(name)] for name in ("question", "context"))
-        encoded = processor(questions, contexts, truncation="only_second", max_length=max_length,
-                            return_offsets_mapping=True)  # fmt: skip
+        try:
+            encoded = processor(questions, contexts, truncation="only_second", max_length=max_length,
+                                return_offsets_mapping=True)  # fmt: skip
+        except Exception as error:  # the tokenizers library raises nothing more special
+            raise DataError(f"{table.path}: a question alone is longer than {max_length} tokens ({error}).") from error
         offsets = encoded.pop("offset_mapping")
         rows = []
         for row, given in enumerate(table.column("answers")):

@@ -61,5 +61,12 @@ def _dataset_table(dataset: str, names: Sequence[str]) -> Table:
             if not len(rows):
                 raise DataError(f"The split '{split}' of the data set '{dataset}' has no rows.")
             columns = list(rows.column_names)
-            return Table(f"{dataset} {split}", [[row[column] for column in columns] for row in rows], columns)
+            classes = {column: names for column in columns if (names := _class_names(rows.features[column]))}
+            return Table(f"{dataset} {split}", [[row[column] for column in columns] for row in rows], columns, classes)
     raise DataError(f"The data set '{dataset}' has no split {' or '.join(names)}. {hint(names[0], parts)}")
+
+
+def _class_names(feature: Any) -> list[str]:
+    """The names behind numbered classes, or lists of them."""
+    inner = getattr(feature, "feature", feature)  # of a list
+    return list(getattr(inner, "names", None) or [])

@@ -18,8 +18,19 @@ KINDS = (".tsv", ".csv", ".jsonl", ".json", ".conllu")
 class Table:
     """Rows with named or numbered columns."""
 
-    def __init__(self, path: Path | str, rows: Sequence[Sequence[Any]], names: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        rows: Sequence[Sequence[Any]],
+        names: Sequence[str] | None,
+        classes: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.path, self.rows, self.names = path, rows, list(names) if names is not None else None
+        self.classes = dict(classes or {})  # column -> names of its numbered classes, where the data set has them
+
+    def classes_of(self, *wanted: str | int) -> tuple[str, ...]:
+        """The names of the classes of the first of the wanted columns, if they are known."""
+        return next((tuple(self.classes[name]) for name in wanted if name in self.classes), ())
 
     def column(self, *wanted: str | int) -> list[Any]:
         """The first of the wanted columns that the file has: names for files with a header, numbers for others."""
@@ -61,7 +72,7 @@ def read_table(path: Path, known_columns: Sequence[str] = ()) -> Table:
 
 def _parse(file: Any, kind: str, path: Path) -> tuple[list[Any], list[str] | None]:
     if kind == ".csv":
-        rows = list(csv.reader(file))
+        rows = [row for row in csv.reader(file) if row]
         return rows[1:], rows[0] if rows else None
     if kind == ".tsv":
         return [line.rstrip("\r\n").split("\t") for line in file if line.strip()], None

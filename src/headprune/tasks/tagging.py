@@ -28,8 +28,8 @@ class TagTask(Task):
     outcomes: ClassVar[str] = TAGS
     model_class: ClassVar[str] = "AutoModelForTokenClassification"
 
-    def rows(self, source: Source, split: str) -> tuple[list[Any], list[Any], str]:
-        """Words, tags, and where they were found; every word has its tag."""
+    def rows(self, source: Source, split: str) -> tuple[list[Any], list[Any], str, tuple[str, ...]]:
+        """Words, tags, where they were found, and the names of numbered tags; every word has its tag."""
         table = source.table(SPLITS.get(split, (split,)), [*self.words, *self.tags])
         words, tags = table.column(*self.words), table.column(*self.tags)
         for number, (row, marks) in enumerate(zip(words, tags, strict=True), 1):
@@ -38,10 +38,13 @@ class TagTask(Task):
                     f"{table.path}, example {number}: expected a list of words and a list of as many tags, found "
                     f"{str(row)[:40]} and {str(marks)[:40]}."
                 )
-        return words, tags, str(table.path)
+        return words, tags, str(table.path), table.classes_of(*self.tags)
 
     def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
-        words, tags, where = self.rows(source, split)
+        words, tags, where, _ = self.rows(source, split)
+        check_splits_words(processor)
+        if self.metric.name == "span-f1" and not self.labels.names:
+            raise DataError(f"{where}: span-f1 needs tags with names (B-…, I-…, O); found numbers.")
         encoded = processor(words, is_split_into_words=True, truncation=True, max_length=max_length)
         rows = []
         for number, marks in enumerate(tags):
@@ -70,8 +73,13 @@ class TagTask(Task):
     def for_model(self, config: Any) -> TagTask:
         return replace(self, labels=self.labels.for_model(config, self.name))
 
+    def ordered_as(self, config: Any) -> TagTask:
+        return replace(self, labels=self.labels.ordered_as(config))
+
     def learned_from(self, source: Source, split: str = "train") -> TagTask:
-        _, tags, where = self.rows(source, split)
+        _, tags, where, names = self.rows(source, split)
+        if names and not self.labels.count:
+            return replace(self, labels=Labels(len(names), names))
         return replace(self, labels=self.labels.learned([tag for row in tags for tag in row], where))
 
     def model_options(self) -> dict[str, Any]:
@@ -90,6 +98,20 @@ def spans(tags: list[str]) -> set[tuple[str, int, int]]:
             found.add((kind, start, place - 1))
         kind, start = this if mark in ("B", "I") else "", place
     return found
+
+
+def splits_words(tokenizer: Any) -> bool:
+    """Whether words that come as a list stay apart. Byte-level tokenizers glue them unless told to add a space."""
+    ids = tokenizer([["a", "b"]], is_split_into_words=True, add_special_tokens=False)["input_ids"][0]
+    return " " in tokenizer.decode(ids).strip()
+
+
+def check_splits_words(tokenizer: Any) -> None:
+    if not splits_words(tokenizer):
+        raise DataError(
+            "The tokenizer glues words together that come as a list. Load it with add_prefix_space=True: "
+            "AutoTokenizer.from_pretrained(name, add_prefix_space=True)."
+        )
 
 
 def _first_pieces(word_ids: list[int | None]) -> list[int | None]:

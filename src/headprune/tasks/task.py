@@ -64,11 +64,14 @@ class Task(ABC):
     processor_class: ClassVar[str] = "AutoTokenizer"
 
     def __post_init__(self) -> None:
-        if self.metric.rows != self.outcomes:
+        if self.metric.rows != self.row_kind():
             raise DataError(
                 f"The metric {self.metric.name} takes {self.metric.rows}; an example of {self.name} has "
-                f"{self.outcomes}. Choose another metric."
+                f"{self.row_kind()}. Choose another metric with --metric."
             )
+
+    def row_kind(self) -> str:
+        return self.outcomes
 
     @abstractmethod
     def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
@@ -84,6 +87,10 @@ class Task(ABC):
 
     def for_model(self, config: Any) -> Task:
         """The task as a trained model sees it (its classes and their order); refused if they do not fit."""
+        return self
+
+    def ordered_as(self, config: Any) -> Task:
+        """The task with its classes in the order that a model has them, if it names the same ones."""
         return self
 
     def learned_from(self, source: Source, split: str = "train") -> Task:
