@@ -14,8 +14,9 @@ from typing import Any
 from torch import nn
 
 from headprune.errors import CheckpointError, HeadpruneError
-from headprune.gates.attach import ENTRY, VERSION, GatedSite, Gates, put_on
+from headprune.gates.attached import GatedSite, Gates
 from headprune.gates.distributions import make_gate
+from headprune.gates.placing import ENTRY, VERSION, put_on
 from headprune.heads import HeadMap
 from headprune.sites import record
 

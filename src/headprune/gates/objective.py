@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headprune.errors import GateError
-from headprune.gates.attach import Gates
+from headprune.gates.attached import Gates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,10 @@ from torch import nn
 from transformers import Trainer, TrainerCallback
 
 from headprune.errors import GateError, TrainingError
-from headprune.gates.attach import ENTRY, Gates, gates_of
+from headprune.gates.attach import gates_of
+from headprune.gates.attached import Gates
 from headprune.gates.objective import Objective
+from headprune.gates.placing import ENTRY
 
 TRAJECTORY = "trajectory.jsonl"
 PRESETS = {"all": ("*",), "gates": (), "encoder": ("*encoder*", "*embed*", "*shared*")}
