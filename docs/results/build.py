@@ -195,7 +195,7 @@ def gates_page(runs: Runs) -> str:
     first = next(iter(runs.values()))["gates"][0]
     intro = (
         "All start from one fine-tuned model (seed 1 of [sst2-minilm](sst2-minilm.md)) and train for "
-        f"{first['epochs']:g} epoch at learning rate {first['learning_rate']:g}. Gates: Hard Concrete, learning rate "
+        f"{first['epochs']:g} epochs at learning rate {first['learning_rate']:g}. Gates: Hard Concrete, learning rate "
         f"{first['gate_lr']:g}, a target instead of a lambda, frozen after 70 % of the steps, then removed for real. "
         "Michel: the lowest heads by sensitivity are removed first, then the rest is trained. Scores are accuracy on "
         f"the 872 dev sentences. {label(runs)} A seed here is the order of the data and the noise of the gates, "

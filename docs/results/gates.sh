@@ -4,7 +4,7 @@
 set -euo pipefail
 SEED=$1 RUN=$2 OUT=$3
 DATA=(--task sst2 --data-dir "$HEADPRUNE_DATA" --max-length 64)
-TRAIN=(--epochs 1 --lr 5e-5 --seed "$SEED")
+TRAIN=(--epochs 0.5 --lr 5e-5 --seed "$SEED")
 
 headprune gates "$RUN/model" "${DATA[@]}" "${TRAIN[@]}" --keep 50% --keep 25% --out "$OUT/gates"
 for PRUNE in 50 75; do
