@@ -56,7 +56,9 @@ def test_words_stay_apart_in_byte_level_tokenizers(tmp_path):
     made = transformers.GPT2TokenizerFast(tokenizer_file=str(tmp_path / "raw.json"), eos_token="<|endoftext|>")
     made.save_pretrained(tmp_path)
     glued = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ready = ready_tokenizer(glued)
+    text = "film plot"
+    assert ready_tokenizer(glued, takes_words=False)(text)["input_ids"] == made(text)["input_ids"]  # left as it is
+    ready = ready_tokenizer(glued, takes_words=True)
     assert ready.pad_token is not None
     ids = ready([["film", "plot"]], is_split_into_words=True, add_special_tokens=False)["input_ids"][0]
     assert ready.decode(ids).strip() == "film plot"
@@ -135,7 +137,10 @@ def test_a_decoder_without_padding_is_evaluated_in_batches(tmp_path):
     transformers.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
     data = write_data(tmp_path / "data", 20, 12)
-    call("ablate", tmp_path / "model", "--data-dir", data, "--out", tmp_path / "out", "--json")
+    words = ("ablate", tmp_path / "model", "--data-dir", data, "--out", tmp_path / "out", "--json")
+    whole, single = (json.loads(call(*words, "--batch-size", size)) for size in (12, 1))
+    assert whole["base"]["examples"] == 12
+    assert whole["heads"] == single["heads"]  # padding changes nothing
 
 
 def test_bad_options_and_models_are_told(tmp_path):

@@ -49,7 +49,7 @@ def functions(
     read = read[:sentences] if sentences else read
     quiet_transformers()
     try:
-        tokenizer = ready_tokenizer(AutoTokenizer.from_pretrained(model))
+        tokenizer = ready_tokenizer(AutoTokenizer.from_pretrained(model), takes_words=True)
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"'{model}' has no tokenizer ({error}). Save one into the model's folder.") from error
     loaded = load_model(model, device)

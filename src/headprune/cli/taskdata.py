@@ -191,14 +191,19 @@ def load_processor(task: Task, name: str) -> Any:
     except (OSError, ValueError, KeyError, ImportError) as error:
         kind = "tokenizer" if task.processor_class == "AutoTokenizer" else "image processor"
         raise DataError(f"'{name}' has no {kind} ({error}). Save one into the model's folder.") from error
-    return ready_tokenizer(processor) if task.processor_class == "AutoTokenizer" else processor
+    if task.processor_class != "AutoTokenizer":
+        return processor
+    return ready_tokenizer(processor, takes_words=task.takes_words)
 
 
-def ready_tokenizer(tokenizer: Any) -> Any:
-    """Pads on the right, with something; keeps words apart that come as a list."""
+def ready_tokenizer(tokenizer: Any, *, takes_words: bool) -> Any:
+    """Pads on the right, with something; for texts that come as lists of words, keeps the words apart.
+
+    Only for these: elsewhere another way of putting spaces would change what the model reads.
+    """
     from headprune.tasks.tagging import splits_words
 
-    if not splits_words(tokenizer):  # byte-level tokenizers would read "the film" as "thefilm"
+    if takes_words and not splits_words(tokenizer):  # byte-level tokenizers would read "the film" as "thefilm"
         import transformers
 
         again = transformers.AutoTokenizer.from_pretrained(tokenizer.name_or_path, add_prefix_space=True)

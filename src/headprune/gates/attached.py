@@ -95,7 +95,9 @@ class Gates(nn.Module):
             if not self._now:
                 self.draw()
             return self._now[site]
-        return self.final()[site]
+        if self._joint() is not None:
+            return self.final()[site]
+        return self._for_heads(site, self.gate(site).final(self.rule))  # of this site alone: every site asks
 
     def at(self, step: int) -> None:
         """Tell the gates the training step, from which their noise follows: a resumed run draws what it would have."""

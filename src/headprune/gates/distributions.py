@@ -12,6 +12,7 @@ clipped value: Shim et al. 2021. `ExactK` opens exactly k gates.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +27,7 @@ EPS = 1e-6
 Rule = Literal["paper", "clip"]
 
 
-class Gate(nn.Module):
+class Gate(nn.Module, ABC):
     """One gate per head. Subclasses say how a sample is made and what the final value is."""
 
     kind: ClassVar[str] = ""
@@ -66,13 +67,13 @@ class Gate(nn.Module):
         """What a checkpoint must know to make this gate again."""
         return {"temperature": self.temperature, "stretch": [self.low, self.high], "init": self.init}
 
+    @abstractmethod
     def sample(self, noise: Tensor) -> Tensor:
         """A value per head, given uniform noise (heads,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def final(self, rule: Rule = "paper") -> Tensor:
         """The value per head at test time, without noise."""
-        raise NotImplementedError
 
     def forward(self) -> Tensor:
         """A sample while training, the final value otherwise."""

@@ -9,16 +9,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from headprune.tasks.labelled import LabelledTask, check_classes
 from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import CLASSES, NUMBERS, metrics
 from headprune.tasks.sources import SPLITS, Source
-from headprune.tasks.task import Batch, Examples, Features, Task
+from headprune.tasks.task import Batch, Examples, Features
 
 Column = tuple[str | int, ...]  # names that a column has in different copies of a data set, or its number
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTask(Task):
+class TextTask(LabelledTask):
     """What the columns are called, and which classes there are."""
 
     first: Column
@@ -55,24 +56,15 @@ class TextTask(Task):
     def outcome(self, outputs: Any, batch: Batch) -> Tensor:
         return predictions_and_labels(outputs, batch)
 
-    def for_model(self, config: Any) -> TextTask:
-        return replace(self, labels=self.labels.for_model(config, self.name))
-
-    def ordered_as(self, config: Any) -> TextTask:
-        return replace(self, labels=self.labels.ordered_as(config))
-
     def learned_from(self, source: Source, split: str = "train") -> TextTask:
         if self.labels.count:
             return self
         table = source.table(self.splits.get(split, (split,)), [name for name in self.label if isinstance(name, str)])
         return replace(self, labels=self.labels.learned(table.column(*self.label), str(table.path)))
 
-    def model_options(self) -> dict[str, Any]:
-        return self.labels.model_options()
-
     def check_training(self, examples: Examples) -> None:
         super().check_training(examples)
-        self.labels.check_training({int(row["labels"]) for row in examples.features})
+        check_classes(self.labels, examples)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ class EncodedTask(Task):
                 raise DataError(f"{table.path}, example {number}: a value is not an array ({error}).") from error
         return Examples(rows, functools.partial(_collate, padding=self.padding))
 
+    def ordered_as(self, config: Any) -> EncodedTask:
+        return self.for_model(config)
+
     def for_model(self, config: Any) -> EncodedTask:
         return replace(self, padding=getattr(config, "pad_token_id", None) or 0, loss=ExampleLoss())
 

@@ -137,7 +137,8 @@ def _run_key(
     """The same for the same start, data and settings."""
     data = hashlib.sha256()
     for row in examples.features:
-        data.update(repr([(name, value) for name, value in sorted(row.items()) if name != "_asked"]).encode())
+        for name, value in sorted(row.items()):
+            data.update(name.encode() + _content(value))
     options: dict[str, Any] = {"task": task.name, "recipe": recipe.to_dict(), "data": data.hexdigest()}
     if gating is not None:
         options |= {"objective": gating.objective.to_dict(), "gate_lr": gating.gate_lr, "scale": gating.gate_lr_scale}
@@ -146,11 +147,18 @@ def _run_key(
     return work_key(model, [], options)
 
 
+def _content(value: Any) -> bytes:
+    """What a feature holds, the same in every process: an image or array by its numbers, not by its address."""
+    if isinstance(value, torch.Tensor):
+        value = value.numpy()
+    return value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
+
+
 def _claim(folder: Path, key: str) -> None:
     """Checkpoints of another run must not be taken for this one's."""
     note = folder / "run.json"
     if note.is_file():
-        if json.loads(note.read_text(encoding="utf-8")).get("key") == key:
+        if note.read_text(encoding="utf-8") == json.dumps({"key": key}):
             return
         raise DataError(
             f"'{folder}' holds checkpoints of a run with another model, other data or other settings. Choose another "

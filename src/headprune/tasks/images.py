@@ -11,23 +11,22 @@ from torch import Tensor
 
 from headprune.errors import DataError, MissingExtraError
 from headprune.tasks.classification import predictions_and_labels
-from headprune.tasks.labels import Labels
+from headprune.tasks.labelled import LabelledTask, check_classes
 from headprune.tasks.metrics import Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
-from headprune.tasks.task import Batch, Examples, Features, Task
+from headprune.tasks.task import Batch, Examples, Features
 
 KINDS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTask(Task):
+class ImageTask(LabelledTask):
     """`train/CLASS/*.png` and `dev/CLASS/*.png`, or the columns `image` and `label` of a data set."""
 
     name: str = "images"
     metric: Metric = field(default_factory=lambda: metrics["accuracy"])
     image: tuple[str, ...] = ("image", "img")
     label: tuple[str, ...] = ("label", "labels", "fine_label")
-    labels: Labels = field(default_factory=lambda: Labels(0))
     model_class: ClassVar[str] = "AutoModelForImageClassification"
     processor_class: ClassVar[str] = "AutoImageProcessor"
 
@@ -57,22 +56,13 @@ class ImageTask(Task):
     def outcome(self, outputs: Any, batch: Batch) -> Tensor:
         return predictions_and_labels(outputs, batch)
 
-    def for_model(self, config: Any) -> ImageTask:
-        return replace(self, labels=self.labels.for_model(config, self.name))
-
-    def ordered_as(self, config: Any) -> ImageTask:
-        return replace(self, labels=self.labels.ordered_as(config))
-
     def learned_from(self, source: Source, split: str = "train") -> ImageTask:
         _, labels, where = self.rows(source, split)
         return replace(self, labels=self.labels.learned(labels, where))
 
-    def model_options(self) -> dict[str, Any]:
-        return self.labels.model_options()
-
     def check_training(self, examples: Examples) -> None:
         super().check_training(examples)
-        self.labels.check_training({int(row["labels"]) for row in examples.features})
+        check_classes(self.labels, examples)
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,24 @@ from torch import Tensor
 
 from headprune.errors import DataError
 from headprune.scoring.losses import IGNORED
+from headprune.tasks.labelled import LabelledTask
 from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import TAGS, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
-from headprune.tasks.task import Batch, Examples, Features, Task
+from headprune.tasks.task import Batch, Examples, Features
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagTask(Task):
+class TagTask(LabelledTask):
     """Rows with a list of words and a list of tags: JSON lines, CoNLL-U, or a data set."""
 
     name: str = "tags"
     metric: Metric = field(default_factory=lambda: metrics["token-accuracy"])
     words: tuple[str, ...] = ("tokens", "words")
     tags: tuple[str, ...] = ("tags", "ner_tags", "pos_tags", "upos")
-    labels: Labels = field(default_factory=lambda: Labels(0))
     outcomes: ClassVar[str] = TAGS
     model_class: ClassVar[str] = "AutoModelForTokenClassification"
+    takes_words: ClassVar[bool] = True
 
     def rows(self, source: Source, split: str) -> tuple[list[Any], list[Any], str, tuple[str, ...]]:
         """Words, tags, where they were found, and the names of numbered tags; every word has its tag."""
@@ -70,20 +71,11 @@ class TagTask(Task):
         names = self.labels.model_names or self.labels.names
         return [names[index] for index in classes] if names else [f"B-{index}" for index in classes]
 
-    def for_model(self, config: Any) -> TagTask:
-        return replace(self, labels=self.labels.for_model(config, self.name))
-
-    def ordered_as(self, config: Any) -> TagTask:
-        return replace(self, labels=self.labels.ordered_as(config))
-
     def learned_from(self, source: Source, split: str = "train") -> TagTask:
         _, tags, where, names = self.rows(source, split)
         if names and not self.labels.count:
             return replace(self, labels=Labels(len(names), names))
         return replace(self, labels=self.labels.learned([tag for row in tags for tag in row], where))
-
-    def model_options(self) -> dict[str, Any]:
-        return self.labels.model_options()
 
 
 def spans(tags: list[str]) -> set[tuple[str, int, int]]:

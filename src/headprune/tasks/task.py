@@ -62,6 +62,7 @@ class Task(ABC):
     outcomes: ClassVar[str] = CLASSES  # what the rows of `outcome` hold: the task's metric must take them
     model_class: ClassVar[str]  # the Auto class of models that do the task
     processor_class: ClassVar[str] = "AutoTokenizer"
+    takes_words: ClassVar[bool] = False  # whether texts come as lists of words
 
     def __post_init__(self) -> None:
         if self.metric.rows != self.row_kind():
