@@ -41,6 +41,29 @@ class Parts:
         return self.folder / f"{hashlib.sha256(f'{self.key} {name}'.encode()).hexdigest()[:16]}.json"
 
 
+def note_step(path: Path, entry: Mapping[str, Any]) -> None:
+    """Add what was found at a training step (`entry["step"]`) to a file of lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def noted_steps(path: Path) -> list[dict[str, Any]]:
+    """What was noted, by step; of steps that were done again after an interruption, the last."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    entries: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # the run was stopped while writing it
+        entries[entry["step"]] = entry
+    return [entries[step] for step in sorted(entries)]
+
+
 def work_key(model: nn.Module, batches: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
     """The same for the same weights, data and options; another for anything else."""
     digest = hashlib.sha256(json.dumps({k: str(v) for k, v in options.items()}, sort_keys=True).encode())

@@ -65,7 +65,7 @@ def ablate(
         results = {name: ablate_metric(loaded, batches, task, **ways) for name, batches in parts.items()}
     found, other, chooser = results["split"], results.get("against"), results.get("choose")
     result: dict[str, Any] = {
-        "task": task.name, "split": split, "all_but_one": all_but_one, "seed": seed, "base": described(found.base),
+        **task.settings(), "split": split, "all_but_one": all_but_one, "seed": seed, "base": described(found.base),
         "share_reused": found.share_reused, "heads": {str(head): row for head, row in found.rows.items()},
     }  # fmt: skip
     if other is not None:

@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 
 from headprune import __version__
-from headprune.cli import ablate, curve, demo, diff, finetune, functions, gates, inspect, prune, score
+from headprune.cli import (
+    ablate,
+    curve,
+    demo,
+    diff,
+    evaluate,
+    finetune,
+    functions,
+    gates,
+    inspect,
+    prune,
+    score,
+    train_mt,
+)
 from headprune.cli.options import state
 from headprune.errors import HeadpruneError
 
@@ -21,6 +34,8 @@ app = typer.Typer(
 )
 app.command("inspect")(inspect.inspect)
 app.command("finetune")(finetune.finetune)
+app.command("train-mt")(train_mt.train_mt)
+app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("ablate")(ablate.ablate)
 app.command("curve")(curve.curve)

@@ -82,7 +82,7 @@ def curve(
             for order, first, again in orders.of(loaded, heads):
                 line = pruning_curve(heads, first, measured, rescore=again, normalize=first.view, **ways)
                 found.setdefault(prefix or order, []).append(line)
-    result = {"task": task.name, "split": split, "examples": len(rows), "seed": seed, "removed": removed}
+    result = {**task.settings(), "split": split, "examples": len(rows), "seed": seed, "removed": removed}
     result |= {"curves": {name: [c.to_dict() for c in curves] for name, curves in found.items()}}
     write_text(out / "curve.json", json_module.dumps(result, indent=1))
     title = f"{task.name} {split}: {task.metric.name} as heads are {'removed' if removed else 'masked'}"
@@ -106,7 +106,7 @@ class _Measured:
         from headprune.resuming import Parts, work_key
 
         self.model, self.heads, self.batches, self.task, self.removed = model, heads, batches, task, removed
-        options = {"task": task.name, "metric": task.metric.name, "removed": removed}
+        options = {**task.settings(), "removed": removed}
         self.parts = Parts(unfinished, work_key(model, batches, options))
 
     def __call__(self, mask: HeadMask) -> float:

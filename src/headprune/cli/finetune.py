@@ -1,4 +1,4 @@
-"""`headprune finetune`: a classifier to start from, or a pruned one to repair."""
+"""`headprune finetune`: a model for a task to start from, or a pruned one to repair."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import typer
 from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, model_class
 from headprune.cli.taskdata import TaskOptions, described, padded_as, takes_task
+from headprune.cli.training import TrainingOptions
+from headprune.cli.widening import takes
 from headprune.errors import CheckpointError
 
 
+@takes(TrainingOptions, "training", epochs=3.0, lr=2e-5)
 @takes_task()
 def finetune(
     model: Model,
     data: TaskOptions,
+    training: TrainingOptions,
     out: Annotated[Path, typer.Option(help="Folder for the fine-tuned model.")],
     mask: Annotated[Path | None, typer.Option(help="A mask file: prune to these heads first, then train.")] = None,
     teacher: Annotated[str | None, typer.Option(help="A model whose answers to follow as well (distillation).")] = None,
@@ -27,27 +31,24 @@ def finetune(
     keep_checkpoints: Annotated[
         bool, typer.Option("--keep-checkpoints", help="Keep the checkpoint of every epoch, not only the last.")
     ] = False,
-    epochs: Annotated[float, typer.Option(help="Passes over the training data.")] = 3.0,
-    learning_rate: Annotated[float, typer.Option("--lr", help="Peak learning rate.")] = 2e-5,
     seed: Seed = 42,
     json: Json = False,
     device: Device = "cpu",
 ) -> None:
-    """Train a classifier through transformers' Trainer; an interrupted run goes on where it stopped."""
+    """Train a model through transformers' Trainer; an interrupted run goes on where it stopped."""
     check_writable(out)
     from headprune.heads import HeadMask
     from headprune.heads.files import write_text
     from headprune.sites import find_heads
     from headprune.surgery.prune import prune_
     from headprune.tasks import evaluate
-    from headprune.tasks.finetune import Recipe
     from headprune.tasks.finetune import finetune as train
+    from headprune.tasks.recipe import Recipe
 
     opened = data.open_new(model)
     task = opened.task
     examples, dev = opened.examples("train"), opened.examples("dev")
-    sizes = {"batch_size": data.batch_size, "max_length": data.max_length}
-    recipe = Recipe(epochs=epochs, learning_rate=learning_rate, seed=seed, **sizes)
+    recipe = training.recipe(Recipe(seed=seed, batch_size=data.batch_size, max_length=data.max_length))
     learner = padded_as(new_model(model, task, device, seed, from_scratch=from_scratch), opened.processor)
     if mask is not None:
         heads = find_heads(learner)
@@ -59,7 +60,7 @@ def finetune(
     if opened.processor is not None:
         opened.processor.save_pretrained(out)
     found = evaluate(trained, opened.batches(dev), task)
-    result = {"task": task.name, "recipe": recipe.to_dict(), "train_examples": len(examples), "dev": described(found)}
+    result = {**task.settings(), "recipe": recipe.to_dict(), "train_examples": len(examples), "dev": described(found)}
     write_text(out / "finetune.json", json_module.dumps(result, indent=1))
     if json:
         typer.echo(json_module.dumps(result, indent=1))

@@ -16,6 +16,8 @@ from headprune.cli.finetune import new_model
 from headprune.cli.options import Device, Json, Model, Picture, Seed, amount, check_writable
 from headprune.cli.prune import copy_companions
 from headprune.cli.taskdata import TaskData, TaskOptions, described, padded_as, takes_task
+from headprune.cli.training import TrainingOptions
+from headprune.cli.widening import takes
 from headprune.errors import GateError
 
 if TYPE_CHECKING:
@@ -33,8 +35,7 @@ class _Ways:
     rule: str
     temperature: float | None
     init: float | None
-    epochs: float
-    learning_rate: float
+    training: TrainingOptions
     gate_lr: float
     gate_lr_scale: float | None
     warmup: float
@@ -44,10 +45,12 @@ class _Ways:
     seed: int
 
 
+@takes(TrainingOptions, "training", epochs=2.0, lr=2e-5)
 @takes_task()
 def gates(
     model: Model,
     data: TaskOptions,
+    training: TrainingOptions,
     out: Annotated[Path, typer.Option(help="Folder for the pruned models, gates.json and pictures.")],
     weights: Annotated[
         list[float] | None, typer.Option("--lambda", help="Weight of the L0 penalty; give it again for a sweep.")
@@ -68,8 +71,6 @@ def gates(
     ),
     temperature: Annotated[float | None, typer.Option(help="Of the gates; default the papers'.")] = None,
     init: Annotated[float | None, typer.Option(help="Initial log_alpha; default 2, which is 88 % open.")] = None,
-    epochs: Annotated[float, typer.Option(help="Passes over the training data.")] = 2.0,
-    learning_rate: Annotated[float, typer.Option("--lr", help="Peak learning rate of the model.")] = 2e-5,
     gate_lr: Annotated[float, typer.Option(help="Peak learning rate of the gates.")] = 0.05,
     gate_lr_scale: Annotated[
         float | None, typer.Option(help="The same as a multiple of --lr: 10 in Shim et al., 1 in Voita et al.")
@@ -96,8 +97,8 @@ def gates(
     from headprune.heads.files import write_text
 
     ways = _Ways(
-        gate, components, unit, train, rule, temperature, init, epochs, learning_rate, gate_lr, gate_lr_scale, warmup,
-        freeze_after, over, from_scratch, seed,
+        gate, components, unit, train, rule, temperature, init, training, gate_lr, gate_lr_scale, warmup, freeze_after,
+        over, from_scratch, seed,
     )  # fmt: skip
     opened = data.open_new(model) if from_scratch else data.open(model)
     results = [_trained(model, opened, out, setting, ways, quiet=json, device=device) for setting in settings]
@@ -126,12 +127,14 @@ def _trained(
     from headprune.heads.files import write_text
     from headprune.sites import find_heads
     from headprune.tasks import evaluate
-    from headprune.tasks.finetune import Gating, Recipe, finetune
+    from headprune.tasks.finetune import Gating, finetune
+    from headprune.tasks.recipe import Recipe
 
     name = f"{setting[0]}-{setting[1]}"  # 0.5 and 1.0 are shares, 1 is a count
     folder = out / name
     options = {name: None if value is None else str(value) for name, value in asdict(data.options).items()}
-    asked = {"model": model, "data": options, "setting": name, **asdict(ways)}
+    asked = {"model": model, "data": options, "setting": name, **asdict(ways), **asdict(ways.training)}
+    del asked["training"]
     known = _finished(folder / "gates.json", asked)
     if known is not None:
         return known
@@ -141,19 +144,18 @@ def _trained(
     else:
         loaded = data.load_model(model, device)
     before = evaluate(loaded, dev, data.task)
-    recipe = Recipe(
-        epochs=ways.epochs, learning_rate=ways.learning_rate, seed=ways.seed, batch_size=data.options.batch_size,
-        max_length=data.options.max_length,
-    )  # fmt: skip
-    objective = _attach(loaded, setting, ways, steps=recipe.steps(len(examples)))
+    recipe = ways.training.recipe(
+        Recipe(seed=ways.seed, batch_size=data.options.batch_size, max_length=data.options.max_length)
+    )
+    objective = _attach(loaded, setting, ways, steps=recipe.steps(examples))
     total = len(find_heads(loaded))
-    gate_lr = ways.gate_lr if ways.gate_lr_scale is None else ways.gate_lr_scale * ways.learning_rate
+    gate_lr = ways.gate_lr if ways.gate_lr_scale is None else ways.gate_lr_scale * recipe.learning_rate
     gating = Gating(objective=objective, gate_lr=gate_lr)
     finetune(loaded, data.processor, data.task, examples, folder / "checkpoints", recipe, gating=gating, quiet=quiet)
     attached = gates_of(loaded)
     gated = evaluate(loaded, dev, data.task)
     result = {
-        **asked, "objective": objective.to_dict(), "before": described(before),
+        **asked, "learning_rate": recipe.learning_rate, "objective": objective.to_dict(), "before": described(before),
         "gated": described(gated), "decided": attached.share_decided(), "open": attached.open_heads(),
         "components": attached.open_by_component(), "trajectory": read_trajectory(folder / "checkpoints"),
     }  # fmt: skip

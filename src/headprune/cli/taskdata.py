@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headprune.cli.options import load_model, quiet_transformers
+from headprune.cli.widening import takes
 from headprune.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
     from headprune.tasks import Evaluation, Examples, Source, Task
 
-NAMES = "sst2, cola, mrpc, mnli, qqp, qnli, rte, stsb, tags, questions, images, causal-lm, masked-lm, encoded"
+NAMES = (
+    "sst2, cola, mrpc, mnli, qqp, qnli, rte, stsb, tags, questions, images, causal-lm, masked-lm, translation, encoded"
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,15 @@ class TaskOptions:
     pair: Annotated[str | None, typer.Option(help="Column of the second text, if there are two.")] = None
     label: Annotated[str | None, typer.Option(help="Column of the label.")] = None
     metric: Annotated[str | None, typer.Option(help="Another metric than the task's own: accuracy, f1, …")] = None
+    languages: Annotated[
+        str | None, typer.Option(help="Translation: source and target, as en-de; endings of files, names of columns.")
+    ] = None
+    search: Annotated[
+        str, typer.Option(help="Translation: michel (beam 5), voita or budhraja (beam 4, GNMT penalty 0.6), greedy.")
+    ] = "michel"
+    beams: Annotated[int | None, typer.Option(help="Translation: another width of the beam.")] = None
+    length_penalty: Annotated[float | None, typer.Option(help="Translation: another length penalty.")] = None
+    prefix: Annotated[str, typer.Option(help="Translation: what the model wants before a source, as T5 does.")] = ""
     batch_size: Annotated[int, typer.Option(help="Examples a batch.")] = 32
     max_length: Annotated[int, typer.Option(help="Tokens an example at most.")] = 128
 
@@ -54,54 +64,53 @@ class TaskOptions:
             )
         if self.dataset is not None and self.data_dir is not None:
             raise DataError("--dataset and --data-dir both say where the data is: give one of them.")
-        task = find_task(self.task, text=self.text, pair=self.pair, label=self.label, metric=self.metric)
+        task = self._searching(
+            find_task(self.task, text=self.text, pair=self.pair, label=self.label, metric=self.metric)
+        )
         if self.dataset is not None:
             return task, Source(dataset=self.dataset)
         return task, Source(folder=_task_folder(self.task, self.data_dir))
 
+    def _searching(self, task: Task) -> Task:
+        """With what is said about translation; it means nothing to other tasks."""
+        from headprune.registry import hint
+        from headprune.tasks.translation import TranslationTask
+        from headprune.tasks.translation.pairs import Languages
+        from headprune.tasks.translation.searching import SEARCHES
+
+        if not isinstance(task, TranslationTask):
+            if self.languages is not None or self.beams is not None or self.length_penalty is not None or self.prefix:
+                raise DataError(
+                    f"--languages, --beams, --length-penalty and --prefix are for translation, not {task.name}."
+                )
+            return task
+        if self.search not in SEARCHES:
+            raise DataError(f"No search called '{self.search}'. {hint(self.search, SEARCHES)}")
+        search = SEARCHES[self.search]
+        if self.beams is not None:
+            search = replace(search, beams=self.beams)
+        if self.length_penalty is not None:
+            search = replace(search, length_penalty=self.length_penalty)
+        languages = Languages.parse(self.languages) if self.languages is not None else None
+        return replace(task, languages=languages, search=search, prefix=self.prefix)
+
     def open(self, model: str) -> TaskData:
         """The task as a trained model does it."""
         task, source = self.find()
-        config = _config(model)
-        return TaskData(task.for_model(config), source, load_processor(task, model), self, config)
+        config, processor = _config(model), load_processor(task, model)
+        return TaskData(task.for_model(config).for_processor(processor, config), source, processor, self, config)
 
     def open_new(self, model: str) -> TaskData:
         """The task for a model that is to learn it: its classes are those of the training data."""
         task, source = self.find()
-        config = _config(model)
-        learned = task.learned_from(source).ordered_as(config)
-        return TaskData(learned, source, load_processor(task, model), self, config)
+        config, processor = _config(model), load_processor(task, model)
+        learned = task.learned_from(source).ordered_as(config).for_processor(processor, config)
+        return TaskData(learned, source, processor, self, config)
 
 
 def takes_task(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command whose parameter `data` is TaskOptions all of these as options of its own."""
-
-    def widen(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(TaskOptions, include_extras=True)
-        own = get_type_hints(command, include_extras=True)
-        options = [
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, annotation=hints[field.name],
-                default=defaults.get(field.name, field.default),
-            )
-            for field in fields(TaskOptions)
-        ]  # fmt: skip
-
-        @functools.wraps(command)
-        def widened(**given: Any) -> None:
-            typed = {field.name: given.pop(field.name) for field in fields(TaskOptions)}
-            command(**given, data=TaskOptions(**typed))
-
-        before = [p for p in inspect.signature(command).parameters.values() if p.name != "data"]
-        cut = next((i for i, p in enumerate(before) if p.name == "seed"), len(before))
-        before = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=own[p.name]) for p in before]
-        signature = inspect.Signature([*before[:cut], *options, *before[cut:]])
-        widened.__signature__ = signature  # type: ignore[attr-defined]
-        widened.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-        del widened.__wrapped__  # or its signature would be taken
-        return widened
-
-    return widen
+    return takes(TaskOptions, "data", **defaults)
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,10 @@ class TaskData:
             raise DataError(
                 f"'{name}' is a {type(model).__name__}; {self.task.name} needs a model {head}. Fine-tune it first: "
                 "headprune finetune."
+            )
+        if head == "Seq2SeqLM" and not model.can_generate():
+            raise DataError(
+                f"'{name}' is a {type(model).__name__}, which cannot generate: it has no language-model head."
             )
         return model
 

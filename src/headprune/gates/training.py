@@ -17,6 +17,7 @@ from headprune.gates.attach import gates_of
 from headprune.gates.attached import Gates
 from headprune.gates.objective import Objective
 from headprune.gates.placing import ENTRY
+from headprune.resuming import note_step, noted_steps
 
 TRAJECTORY = "trajectory.jsonl"
 PRESETS = {"all": ("*",), "gates": (), "encoder": ("*encoder*", "*embed*", "*shared*")}
@@ -136,26 +137,12 @@ class GateMixin:
         trainer: Any = self
         if trainer.is_world_process_zero():
             entry = {"step": trainer.state.global_step, **found, "prob_open": self.gates.probabilities()}
-            folder = Path(trainer.args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / TRAJECTORY).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+            note_step(Path(trainer.args.output_dir) / TRAJECTORY, entry)
 
 
 def read_trajectory(folder: Path) -> list[dict[str, Any]]:
-    """What a run wrote about its gates, by step; of steps that were done again after an interruption, the last."""
-    try:
-        lines = (folder / TRAJECTORY).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    entries: dict[int, dict[str, Any]] = {}
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue  # the run was stopped while writing it
-        entries[entry["step"]] = entry
-    return [entries[step] for step in sorted(entries)]
+    """What a run wrote about its gates, by step."""
+    return noted_steps(folder / TRAJECTORY)
 
 
 class GateTrainer(GateMixin, Trainer):  # type: ignore[misc]

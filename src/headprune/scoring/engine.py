@@ -2,6 +2,7 @@
 
 For each batch the model is run once and recorded. A change at a site then runs from the site's output projection on:
 earlier layers, the whole encoder for a decoder site, and the attention of the site itself answer from the record.
+Where an answer takes many forward passes (beam search), the encoder's output is kept for decoder and cross sites.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from torch import Tensor
 
 from headprune.comparing import difference
 from headprune.heads import HeadId, HeadMask, Site
-from headprune.hooks import Recording, recorded, replayed
 from headprune.masking import masked
 from headprune.resuming import Parts
 from headprune.scoring.job import Job
+from headprune.scoring.reusing import KeptEncoder, NothingKept, Replays, Reuse
 
 Outcome = Callable[[Any, Mapping[str, Any]], Tensor]  # model output and batch -> one row per example
 
@@ -73,28 +74,27 @@ def ablate(
             found.add(*_unpacked(kept))
             continue
         with torch.no_grad():
-            if not reuse:
-                whole, recording = job.whole(batch), None
-            else:
-                with recorded(job.model) as recording:
-                    whole = job.whole(batch)
-                recording.keep_only(job.model.get_submodule(site.output) for site in sites)
-                if not checked and not all(_is_valid(job, batch, recording, s, changes) for s in (sites[0], sites[-1])):
-                    reuse, recording = False, None
+            run = _begin(job, batch, sites, reuse)
+            if reuse and not checked:
                 checked = True
-            base = outcome(whole, batch).detach().cpu()
+                if not all(_is_valid(job, batch, run, outcome, changes, site) for site in (sites[0], sites[-1])):
+                    reuse, run = False, NothingKept(job, batch)
+            base = outcome(run.whole, batch).detach().cpu()
             changed = {
-                HeadId(site.id, head): outcome(_changed(job, batch, recording, site, changes(site, head)), batch)
-                .detach()
-                .cpu()
+                HeadId(site.id, head): outcome(run.changed(site, changes(site, head)), batch).detach().cpu()
                 for site in sites
                 for head in site.kept
             }
-            share = _share(job, recording, sites) if recording is not None else 0.0
-        found.add(base, changed, share)
+        found.add(base, changed, run.share())
         if parts is not None:
-            parts.put(f"batch {number}", _packed(base, changed, share))
+            parts.put(f"batch {number}", _packed(base, changed, run.share()))
     return found
+
+
+def _begin(job: Job, batch: Mapping[str, Any], sites: list[Site], reuse: bool) -> Reuse:
+    if not reuse:
+        return NothingKept(job, batch)
+    return KeptEncoder(job, batch, sites) if job.searches else Replays(job, batch, sites)
 
 
 def _packed(base: Tensor, changed: Mapping[HeadId, Tensor], share: float) -> dict[str, Any]:
@@ -110,30 +110,21 @@ def _unpacked(kept: Mapping[str, Any]) -> tuple[Tensor, dict[HeadId, Tensor], fl
     return torch.tensor(kept["base"]), changed, float(kept["share"])
 
 
-def _changed(job: Job, batch: Mapping[str, Any], recording: Recording | None, site: Site, mask: HeadMask) -> Any:
-    with masked(job.model, mask, heads=job.heads):
-        if recording is None:
-            return job.whole(batch)
-        with replayed(job.model, recording, job.model.get_submodule(site.output)):
-            return job.whole(batch)
-
-
 def _is_valid(
-    job: Job, batch: Mapping[str, Any], recording: Recording, site: Site, changes: Callable[[Site, int], HeadMask]
+    job: Job,
+    batch: Mapping[str, Any],
+    run: Reuse,
+    outcome: Outcome,
+    changes: Callable[[Site, int], HeadMask],
+    site: Site,
 ) -> bool:
     mask = changes(site, site.kept[0])
-    quick = _changed(job, batch, recording, site, mask)
-    return difference(quick, _changed(job, batch, None, site, mask)).largest <= 1e-6
-
-
-def _share(job: Job, recording: Recording, sites: list[Site]) -> float:
-    """The share of the work that the replays of one batch saved, over all heads."""
-    saved = [
-        recording.reused(recording.cut_before(job.model.get_submodule(site.output)))
-        for site in sites
-        for _ in site.kept
-    ]
-    return sum(saved) / len(saved)
+    with masked(job.model, mask, heads=job.heads):
+        whole = job.whole(batch)
+    quick = run.changed(site, mask)
+    if job.searches:
+        return torch.equal(outcome(quick, batch), outcome(whole, batch))
+    return difference(quick, whole).largest <= 1e-6
 
 
 def losses(job: Job) -> Outcome:

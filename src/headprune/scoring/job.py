@@ -28,6 +28,7 @@ class Job:
     loss: ExampleLoss
     seed: int = 0
     run: Callable[[nn.Module, Mapping[str, Any]], Any] = lambda model, inputs: model(**inputs)
+    searches: bool = False  # whether `run` takes many forward passes (beam search)
 
     def whole(self, batch: Mapping[str, Any]) -> Any:
         """What the task counts as the model's answer: a forward pass unless `run` says otherwise."""

@@ -83,10 +83,12 @@ def ablate_metric(
         return full.without(*others) if all_but_one else full.without(HeadId(site.id, head))
 
     with evaluation(model):
-        job = Job(model=model, heads=heads, batches=counted(), loss=ExampleLoss(), run=task.answer)
+        job = Job(
+            model=model, heads=heads, batches=counted(), loss=ExampleLoss(), run=task.answer, searches=task.searches
+        )  # fmt: skip
         parts = None
         if folder is not None:
-            parts = Parts(folder, work_key(model, batches, {"task": task.name, "all_but_one": all_but_one}))
+            parts = Parts(folder, work_key(model, batches, {**task.settings(), "all_but_one": all_but_one}))
         found = ablate(job, change, task.outcome, parts=parts)
     base = found.base_outcomes()[order].double().numpy()
     metric = task.metric

@@ -1,48 +1,37 @@
-"""Fine-tuning through `transformers.Trainer`, with Michel et al.'s settings as defaults."""
+"""Training through `transformers.Trainer`: fine-tuning, and whole runs from random weights."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from headprune.errors import DataError, MissingExtraError
 from headprune.gates.objective import Objective
 from headprune.heads.files import write_text
-from headprune.resuming import work_key
+from headprune.resuming import note_step, work_key
 from headprune.scoring.job import model_inputs
 from headprune.scoring.losses import IGNORED
+from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples, Task
 
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How to train. The defaults are Michel et al.'s: batch 32, learning rate 2e-5, 3 epochs, 10 % warm-up."""
-
-    epochs: float = 3.0
-    learning_rate: float = 2e-5
-    batch_size: int = 32
-    max_length: int = 128
-    warmup: float = 0.1
-    weight_decay: float = 0.01
-    seed: int = 42
-    teacher_weight: float = 0.5  # share of the loss that comes from the teacher, if there is one
-    teacher_temperature: float = 2.0
-
-    def steps(self, examples: int) -> int:
-        """How many steps the Trainer will take on one process."""
-        return max(1, math.ceil(math.ceil(examples / self.batch_size) * self.epochs))
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+VALIDATION = "validation.jsonl"  # beside the checkpoints: what `validate` found after each epoch
+_SCHEDULES = {
+    "linear": "linear",
+    "inverse-sqrt": "inverse_sqrt",
+    "cosine": "cosine",
+    "constant": "constant_with_warmup",
+}
+Validate = Callable[[nn.Module], Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +66,7 @@ def finetune(
     *,
     teacher: nn.Module | None = None,
     gating: Gating | None = None,
+    validate: Validate | None = None,
     resume: bool = True,
     keep_checkpoints: bool = False,
     quiet: bool = False,
@@ -86,30 +76,16 @@ def finetune(
     A pruned model keeps its heads removed, which is Budhraja et al.'s fixed mask: they mask first and train then.
     `keep_checkpoints` keeps one per epoch (for curves over training, Michel et al., Figure 5), otherwise only the last.
     With a `teacher`, the loss is shared with the divergence from the teacher's answers (temperature as usual).
-    With `gating`, the model has gates, which are trained too (Voita et al., Shim et al.).
+    With `gating`, the model has gates, which are trained too (Voita et al., Shim et al.). What `validate` finds after
+    each epoch is logged, and kept beside the checkpoints.
     """
     task.check_training(examples)
+    if teacher is not None and recipe.label_smoothing:
+        raise DataError("A teacher's answers are soft already: train with --label-smoothing 0, or without --teacher.")
     transformers = _transformers_with_trainer()
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
-        num_train_epochs=recipe.epochs,
-        learning_rate=recipe.learning_rate,
-        per_device_train_batch_size=recipe.batch_size,
-        warmup_steps=recipe.warmup,
-        weight_decay=recipe.weight_decay,
-        lr_scheduler_type="linear",
-        save_strategy="epoch",
-        save_total_limit=None if keep_checkpoints else 1,
-        logging_steps=max(1, min(50, recipe.steps(len(examples)) // 20)),
-        report_to=[],
-        seed=recipe.seed,
-        train_sampling_strategy="group_by_length" if "input_ids" in examples.features[0] else "random",
-        disable_tqdm=quiet,
-        use_cpu=next(model.parameters()).device.type == "cpu",
-        dataloader_pin_memory=False,
-        remove_unused_columns=False,  # the collator does it
-    )
-    trainer_class: Any = transformers.Trainer
+    trainer_class: Any = _with_rate(transformers.Trainer)
+    if recipe.batch_tokens is not None:
+        trainer_class = _with_token_batches(trainer_class, examples, recipe)
     if teacher is not None:
         trainer_class = _with_teacher(trainer_class, teacher, recipe)
     more: dict[str, Any] = {}
@@ -118,17 +94,127 @@ def finetune(
     trainer = trainer_class(
         **more,
         model=model,
-        args=arguments,
+        args=_arguments(transformers, model, examples, folder, recipe, keep_all=keep_checkpoints, quiet=quiet),
         train_dataset=_Rows(examples),
-        data_collator=lambda rows: model_inputs(examples.collate(rows)),
+        data_collator=_Counted(examples),
         processing_class=processor,
+        compute_loss_func=task.training_loss(recipe.label_smoothing),
     )
     if quiet:
         trainer.remove_callback(transformers.PrinterCallback)  # it prints losses where a program reads JSON
-    _claim(folder, _run_key(model, teacher, task, examples, recipe, gating))
+    if validate is not None:
+        trainer.add_callback(_validating(transformers, trainer, validate))
+    if trainer.is_world_process_zero():
+        _claim(folder, _run_key(model, teacher, task, examples, recipe, gating))
     checkpoint = transformers.trainer_utils.get_last_checkpoint(str(folder)) if resume and folder.is_dir() else None
-    trainer.train(resume_from_checkpoint=checkpoint)
+    with _attention_for(model, recipe):
+        trainer.train(resume_from_checkpoint=checkpoint)
     return model.eval()
+
+
+def _arguments(
+    transformers: Any,
+    model: nn.Module,
+    examples: Examples,
+    folder: Path,
+    recipe: Recipe,
+    *,
+    keep_all: bool,
+    quiet: bool,
+) -> Any:
+    by_tokens = recipe.batch_tokens is not None
+    return transformers.TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=recipe.epochs,
+        max_steps=recipe.updates if recipe.updates is not None else -1,
+        learning_rate=recipe.learning_rate,
+        per_device_train_batch_size=recipe.batch_size,
+        gradient_accumulation_steps=recipe.accumulate,
+        warmup_steps=recipe.warmup,
+        weight_decay=recipe.weight_decay,
+        adam_beta1=recipe.betas[0],
+        adam_beta2=recipe.betas[1],
+        adam_epsilon=recipe.epsilon,
+        lr_scheduler_type=_SCHEDULES[recipe.schedule],
+        bf16=recipe.bf16,
+        save_strategy="epoch",
+        save_total_limit=None if keep_all else 1,
+        logging_steps=max(1, min(50, recipe.steps(examples) // 20)),
+        report_to=[],
+        seed=recipe.seed,
+        train_sampling_strategy="group_by_length" if "input_ids" in examples.features[0] else "random",
+        disable_tqdm=quiet,
+        use_cpu=next(model.parameters()).device.type == "cpu",
+        dataloader_pin_memory=False,
+        remove_unused_columns=False,  # the collator does it
+        accelerator_config={"even_batches": False} if by_tokens else None,  # token batches are even by themselves
+    )
+
+
+class _Counted:
+    """Collates, and counts the target tokens that go by."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples, self.tokens = examples, 0
+
+    def __call__(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+        batch = model_inputs(self.examples.collate(rows))
+        labels = batch.get("labels")
+        if isinstance(labels, torch.Tensor) and labels.dim() == 2 and not labels.is_floating_point():
+            self.tokens += int((labels != IGNORED).sum())
+        return batch
+
+
+def _with_rate(trainer: Any) -> Any:
+    """A Trainer whose logs tell target tokens a second, where examples have them."""
+
+    class RatedTrainer(trainer):  # type: ignore[misc]
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            tokens, now = self.data_collator.tokens, time.perf_counter()
+            before = getattr(self, "_counted", None)
+            if "loss" in logs and tokens:
+                if before is not None:
+                    logs = {**logs, "tokens_per_second": round((tokens - before[0]) / (now - before[1]), 1)}
+                self._counted = (tokens, now)
+            super().log(logs, *args, **kwargs)
+
+    return RatedTrainer
+
+
+def _with_token_batches(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
+    class TokenTrainer(trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            sampler = recipe.token_batches(examples, processes=self.args.world_size)
+            loader: Any = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
+            return self.accelerator.prepare(loader)
+
+    return TokenTrainer
+
+
+def _validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
+    class Validating(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if not trainer.is_world_process_zero():
+                return
+            found = dict(validate(trainer.model))
+            note_step(Path(args.output_dir) / VALIDATION, {"step": state.global_step, "epoch": state.epoch, **found})
+            trainer.log({f"validation_{name}": value for name, value in found.items()})
+
+    return Validating()
+
+
+@contextmanager
+def _attention_for(model: nn.Module, recipe: Recipe) -> Iterator[None]:
+    """In bf16 on a CPU, the backward pass of fused attention takes many times as long as that of the plain one."""
+    before = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if not recipe.bf16 or next(model.parameters()).device.type != "cpu" or before in (None, "eager"):
+        yield
+        return
+    model.set_attn_implementation("eager")  # type: ignore[operator]
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)  # type: ignore[operator]
 
 
 def _run_key(
@@ -187,6 +273,8 @@ def _with_teacher(trainer: Any, teacher: nn.Module, recipe: Recipe) -> Any:
     """A Trainer whose loss also asks the model to answer as the teacher does."""
 
     class DistillingTrainer(trainer):  # type: ignore[misc]
+        loss_is_scaled_for_ga = False  # a mean over the batch, whatever the model's own loss is
+
         def compute_loss(
             self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, **kwargs: Any
         ) -> Any:

@@ -19,9 +19,10 @@ from headprune.tasks.metrics import metrics
 from headprune.tasks.questions import QuestionTask
 from headprune.tasks.tagging import TagTask
 from headprune.tasks.task import Task
+from headprune.tasks.translation import TranslationTask
 
 tasks: Registry[Callable[[], Task]] = Registry("task")  # name -> what makes it; users may add theirs
-for _kind in (TagTask, QuestionTask, ImageTask, LanguageTask, MaskedLanguageTask, EncodedTask):
+for _kind in (TagTask, QuestionTask, ImageTask, LanguageTask, MaskedLanguageTask, EncodedTask, TranslationTask):
     tasks.add(_kind().name)(_kind)
 for _glue in GLUE.values():
     tasks.add(_glue.name)(functools.partial(copy.copy, _glue))
@@ -65,6 +66,7 @@ _COLUMNS: dict[type[Task], dict[str, str]] = {
     MaskedLanguageTask: {"text": "column"},
     QuestionTask: {},
     EncodedTask: {},
+    TranslationTask: {},
 }
 
 

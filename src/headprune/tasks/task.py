@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,12 +33,17 @@ class Examples:
 
     features: Sequence[Features]
     collate: Callable[[list[Features]], dict[str, Any]]
+    left_out: int = 0  # how many a filter took away
 
     def __len__(self) -> int:
         return len(self.features)
 
     def subset(self, rows: Sequence[int]) -> Examples:
-        return Examples([self.features[row] for row in rows], self.collate)
+        return Examples([self.features[row] for row in rows], self.collate, self.left_out)
+
+    def lengths(self) -> list[int]:
+        """Tokens of every example: of its input, or of its labels where these are more."""
+        return [max(_length(row.get("input_ids")), _length(row.get("labels"))) for row in self.features]
 
     def sample(self, count: int, seed: int) -> Examples:
         """A random part, the same for the same seed, in the original order."""
@@ -51,6 +57,10 @@ class Examples:
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             yield {**self.collate([self.features[row] for row in rows]), ROW: torch.tensor(rows)}
+
+
+def _length(tokens: Any) -> int:
+    return len(tokens) if hasattr(tokens, "__len__") else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +92,26 @@ class Task(ABC):
     def outcome(self, outputs: Any, batch: Batch) -> Tensor:
         """What every example got: one row each."""
 
+    @property
+    def searches(self) -> bool:
+        """Whether an answer takes many forward passes (beam search), so that a single one cannot stand for it."""
+        return False
+
     def answer(self, model: nn.Module, inputs: Batch) -> Any:
         """The model's answer to a batch."""
         return model(**inputs)
+
+    def settings(self) -> dict[str, Any]:
+        """What changes the score of the same model on the same data: results tell it, resumed work checks it."""
+        return {"task": self.name, "metric": self.metric.name}
+
+    def for_processor(self, processor: Any, config: Any) -> Task:
+        """The task with a model's tokenizer; refused if the two do not belong together."""
+        return self
+
+    def written(self, answers: Sequence[tuple[Any, Batch]], folder: Path) -> dict[str, Any]:
+        """Answers that people may want to read, written to a folder, and what else is to be told about them."""
+        return {}
 
     def for_model(self, config: Any) -> Task:
         """The task as a trained model sees it (its classes and their order); refused if they do not fit."""
@@ -101,6 +128,12 @@ class Task(ABC):
     def model_options(self) -> dict[str, Any]:
         """What a new model must know (number and names of classes)."""
         return {}
+
+    def training_loss(self, smoothing: float) -> Callable[..., Tensor] | None:
+        """A loss for the Trainer in place of the model's own; None where the model's own is right."""
+        if smoothing:
+            raise DataError(f"Label smoothing is for translation; {self.name} trains with its model's own loss.")
+        return None
 
     def check_training(self, examples: Examples) -> None:
         """Whether there is something to learn."""
@@ -135,13 +168,14 @@ class Evaluation:
 
 def evaluate(
     model: nn.Module,
-    batches: Sequence[Batch],
+    batches: Iterable[Batch],
     task: Task,
     *,
     mask: HeadMask | None = None,
     heads: HeadMap | None = None,
+    keep: Callable[[Any, Batch], None] = lambda outputs, batch: None,
 ) -> Evaluation:
-    """Score a model, with only the heads of `mask` on if one is given."""
+    """Score a model, with only the heads of `mask` on if one is given. `keep` sees every answer with its batch."""
     device = next(model.parameters()).device
     example_loss = ExampleLoss()
     places, rows, losses = [], [], []
@@ -156,6 +190,7 @@ def evaluate(
             outputs = task.answer(model, inputs)
             rows.append(task.outcome(outputs, moved).double().cpu())
             losses.append(_losses(example_loss, outputs, inputs))
+            keep(outputs, batch)
             places.append(batch[ROW])
     if not places:
         raise DataError("There is nothing to evaluate on: no batch was given.")

@@ -1,0 +1,96 @@
+"""`headprune evaluate`: the score of a model on a part of a task's data, alone or against another model."""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headprune.cli.choosing import read_text
+from headprune.cli.options import Device, Json, Model, Seed, check_writable, progress
+from headprune.cli.taskdata import TaskData, TaskOptions, described, takes_task
+
+if TYPE_CHECKING:
+    from headprune.tasks import Evaluation
+
+
+@takes_task()
+def evaluate(
+    model: Model,
+    data: TaskOptions,
+    out: Annotated[Path, typer.Option(help="Folder for evaluation.json, and for translations.")],
+    split: Annotated[str, typer.Option(help="The part of the data to evaluate on.")] = "test",
+    examples: Annotated[int, typer.Option(help="A random part of so many examples; 0 is all.")] = 0,
+    mask: Annotated[Path | None, typer.Option(help="A mask file: with only these heads.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Another model for the same task: is the difference more than chance?")
+    ] = None,
+    seed: Seed = 0,
+    json: Json = False,
+    device: Device = "cpu",
+) -> None:
+    """Score a model, with an interval; for translation, write the translations too."""
+    check_writable(out)
+    from headprune.heads.files import write_text
+    from headprune.stats import paired_bootstrap
+
+    opened = data.open(model)
+    batches = opened.batches(opened.examples(split, examples, seed))
+    with progress(len(batches) * (2 if against is not None else 1)) as step:
+        found, result = _scored(opened, model, batches, device, mask, out, step)
+        result |= {"split": split, "seed": seed}
+        if against is not None:
+            other, theirs = _scored(data.open(against), against, batches, device, None, out / "against", step)
+            gap = paired_bootstrap(other.rows, found.rows, statistic=found.metric.of, seed=seed)
+            assert gap.interval is not None
+            change = {"change": gap.difference, "interval": [gap.interval.low, gap.interval.high], "p": gap.p_value}
+            result["against"] = {**theirs, **change, "method": gap.method}
+    write_text(out / "evaluation.json", json_module.dumps(result, indent=1))
+    if json:
+        typer.echo(json_module.dumps(result, indent=1))
+        return
+    low, high = result["interval"]
+    told = f"{result['metric']} {result['score']:.4f} ({low:.4f} to {high:.4f}) on {result['examples']} of {split}"
+    if against is not None:
+        other_row = result["against"]
+        told += f"; {against} {other_row['score']:.4f}, change {other_row['change']:+.4f} (p {other_row['p']:.3f})"
+    typer.echo(f"{told}; {result['examples_per_second']:.1f} examples a second; {out}")
+
+
+def _scored(
+    data: TaskData, name: str, batches: list[Any], device: str, mask: Path | None, out: Path, step: Any
+) -> tuple[Evaluation, dict[str, Any]]:
+    from headprune.heads import HeadMask
+    from headprune.sites import find_heads
+    from headprune.tasks import evaluate as evaluate_task
+
+    model = data.load_model(name, device)
+    heads = find_heads(model)
+    chosen = HeadMask.from_json(read_text(mask, "mask"), heads) if mask is not None else None
+    answers: list[tuple[Any, Any]] = []
+
+    def keep(outputs: Any, batch: Any) -> None:
+        if data.task.searches:  # others have nothing to read, and their logits would fill the memory
+            answers.append((outputs, batch))
+
+    def counted() -> Any:
+        for batch in batches:
+            step("evaluating")
+            yield batch
+
+    begun = time.perf_counter()
+    found = evaluate_task(
+        model,
+        counted(),
+        data.task,
+        mask=chosen,
+        heads=heads,
+        keep=lambda outputs, batch: answers.append((outputs, batch)),
+    )
+    seconds = time.perf_counter() - begun
+    result = {**data.task.settings(), "heads": len(chosen) if chosen is not None else len(heads), **described(found)}
+    result |= {"seconds": seconds, "examples_per_second": len(found.rows) / seconds}
+    return found, result | data.task.written(answers, out)

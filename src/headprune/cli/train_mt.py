@@ -1,0 +1,158 @@
+"""`headprune train-mt`: a translation model from parallel text."""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headprune.cli.choosing import read_text
+from headprune.cli.options import Device, Json, Seed, check_writable
+from headprune.cli.taskdata import TaskOptions, described, takes_task
+from headprune.cli.training import TrainingOptions
+from headprune.cli.widening import takes
+from headprune.errors import DataError
+
+if TYPE_CHECKING:
+    from headprune.tasks import Source
+    from headprune.tasks.translation import TranslationTask
+    from headprune.tasks.translation.presets import Shape
+
+PRESET_NAMES = "tiny, quick, long (for a CPU), iwslt, base, large (the papers')"
+
+
+@takes(TrainingOptions, "training")
+@takes_task(task="translation")
+def train_mt(
+    data: TaskOptions,
+    training: TrainingOptions,
+    out: Annotated[Path, typer.Option(help="Folder for the model, its tokenizer and train-mt.json.")],
+    preset: Annotated[str, typer.Option(help=f"Shape and recipe to start from: {PRESET_NAMES}.")] = "quick",
+    layers: Annotated[int | None, typer.Option(help="Layers of encoder and of decoder.")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of the model.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Heads of every site.")] = None,
+    feed_forward: Annotated[int | None, typer.Option(help="Width of the feed-forward blocks.")] = None,
+    norm: Annotated[str | None, typer.Option(help="pre (M2M-100's class) or post (Marian's).")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Dropout after every block.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="Subwords, for both languages together.")] = None,
+    subwords: Annotated[str, typer.Option(help="bpe (of bytes) or unigram (as in SentencePiece).")] = "bpe",
+    mask: Annotated[
+        Path | None, typer.Option(help="A mask file: train with only these heads (Voita et al., Table 2).")
+    ] = None,
+    test: Annotated[
+        list[str] | None, typer.Option(help="A part of the data to translate at the end; repeatable.")
+    ] = None,
+    validate_examples: Annotated[
+        int, typer.Option(help="Dev sentences to translate (greedily) after each epoch; 0 for none.")
+    ] = 200,
+    keep_checkpoints: Annotated[
+        bool, typer.Option("--keep-checkpoints", help="Keep the checkpoint of every epoch (Michel et al., Figure 5).")
+    ] = False,
+    seed: Seed = 42,
+    json: Json = False,
+    device: Device = "cpu",
+) -> None:
+    """Train a Transformer on pairs of sentences; an interrupted run goes on where it stopped."""
+    check_writable(out)
+    from headprune.heads.files import write_text
+    from headprune.registry import hint
+    from headprune.resuming import noted_steps
+    from headprune.tasks import evaluate
+    from headprune.tasks.finetune import VALIDATION, finetune
+    from headprune.tasks.translation import TranslationTask
+    from headprune.tasks.translation.presets import PRESETS, new_translator
+
+    if preset not in PRESETS:
+        raise DataError(f"No preset called '{preset}'. {hint(preset, PRESETS)}")
+    sizes: dict[str, Any] = {
+        "layers": layers, "width": width, "heads": heads, "feed_forward": feed_forward, "norm": norm,
+        "dropout": dropout, "vocabulary": vocabulary,
+    }  # fmt: skip
+    shape = replace(PRESETS[preset].shape, **{name: value for name, value in sizes.items() if value is not None})
+    longest = min(data.max_length, shape.positions - 2)
+    recipe = training.recipe(replace(PRESETS[preset].recipe, seed=seed, max_length=longest))
+    task, source = data.find()
+    if not isinstance(task, TranslationTask):
+        raise DataError(f"train-mt trains translation models, not {task.name}. Use headprune finetune.")
+    with _main_process_first():
+        tokenizer = _tokenizer(task, source, out, shape, subwords)
+    model = new_translator(shape, tokenizer, seed).to(device)
+    task = task.for_processor(tokenizer, model.config)
+    if mask is not None:
+        _cut(model, mask)
+    examples, dev = (task.load(source, split, tokenizer, longest) for split in ("train", "dev"))
+    begun = time.perf_counter()
+    finetune(
+        model, tokenizer, task, examples, out / "checkpoints", recipe, keep_checkpoints=keep_checkpoints, quiet=json,
+        validate=_validation(task, dev, validate_examples, data.batch_size) if validate_examples else None,
+    )  # fmt: skip
+    if not _is_main_process():
+        return
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    parts = {"dev": dev, **{name: task.load(source, name, tokenizer, longest) for name in test or ()}}
+    result: dict[str, Any] = {
+        **task.settings(), "preset": preset, "shape": shape.to_dict(), "recipe": recipe.to_dict(), "seed": seed,
+        "model_class": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters()),
+        "train_examples": len(examples), "left_out": examples.left_out, "seconds": time.perf_counter() - begun,
+        "validation": noted_steps(out / "checkpoints" / VALIDATION),
+    }  # fmt: skip
+    result |= {name: described(evaluate(model, list(p.batches(data.batch_size)), task)) for name, p in parts.items()}
+    write_text(out / "train-mt.json", json_module.dumps(result, indent=1))
+    if json:
+        typer.echo(json_module.dumps(result, indent=1))
+        return
+    scores = "; ".join(
+        f"{name} {result['metric']} {result[name]['score']:.2f} ({result[name]['interval'][0]:.2f} to "
+        f"{result[name]['interval'][1]:.2f})"
+        for name in parts
+    )
+    typer.echo(
+        f"{scores}; trained on {len(examples)} pairs ({examples.left_out} left out: too long or of too unequal length) "
+        f"in {result['seconds']:.0f} s; {out}"
+    )
+
+
+def _tokenizer(task: TranslationTask, source: Source, out: Path, shape: Shape, kind: str) -> Any:
+    """One vocabulary for both sides of the training data."""
+    from headprune.tasks.translation.pairs import read_pairs
+    from headprune.tasks.translation.subwords import subwords_of
+
+    if task.languages is None:
+        raise DataError("Which languages? Say source and target with --languages, as en-de.")
+    pairs = read_pairs(source, "train", task.languages)
+    return subwords_of(out, [*pairs.sources, *pairs.targets], shape.vocabulary, kind)  # type: ignore[arg-type]
+
+
+def _cut(model: Any, mask: Path) -> None:
+    from headprune.heads import HeadMask
+    from headprune.sites import find_heads
+    from headprune.surgery.prune import prune_
+
+    prune_(model, HeadMask.from_json(read_text(mask, "mask"), find_heads(model)), about={"by": f"mask {mask.name}"})
+
+
+def _validation(task: TranslationTask, dev: Any, count: int, batch_size: int) -> Any:
+    """BLEU of greedy translations of some dev sentences: enough to see that a run is going well."""
+    from headprune.tasks import evaluate
+    from headprune.tasks.translation.searching import SEARCHES
+
+    greedy = replace(task, search=SEARCHES["greedy"])
+    batches = list(dev.sample(count, 0).batches(batch_size))
+    return lambda model: {task.metric.name: evaluate(model, batches, greedy).score}
+
+
+def _main_process_first() -> Any:
+    from accelerate import PartialState
+
+    return PartialState().main_process_first()
+
+
+def _is_main_process() -> bool:
+    from accelerate import PartialState
+
+    return bool(PartialState().is_main_process)

@@ -1,0 +1,69 @@
+"""How to train: everything about a run but its model and its data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from headprune.errors import DataError
+from headprune.tasks.task import Examples
+from headprune.tasks.token_batches import TokenBatches
+
+Schedule = Literal["linear", "inverse-sqrt", "cosine", "constant"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The defaults are Michel et al.'s for BERT: batch 32, learning rate 2e-5, 3 epochs, 10 % warm-up, linear decay.
+
+    `batch_tokens` makes batches of so many tokens, padding counted, instead of `batch_size` examples; `accumulate`
+    batches make one step. `warmup` is a share of the steps below 1, a number of steps from 1 on. `updates` ends the
+    run after so many steps, whatever `epochs` says.
+    """
+
+    epochs: float = 3.0
+    learning_rate: float = 2e-5
+    batch_size: int = 32
+    max_length: int = 128
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    seed: int = 42
+    teacher_weight: float = 0.5  # share of the loss that comes from the teacher, if there is one
+    teacher_temperature: float = 2.0
+    updates: int | None = None
+    batch_tokens: int | None = None
+    accumulate: int = 1
+    label_smoothing: float = 0.0
+    schedule: Schedule = "linear"
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        if self.schedule not in get_args(Schedule):
+            raise DataError(f"The schedule is '{self.schedule}'; expected {', '.join(get_args(Schedule))}.")
+        if self.accumulate < 1 or self.epochs <= 0 or not 0 <= self.label_smoothing < 1:
+            raise DataError(
+                f"Found accumulate {self.accumulate}, epochs {self.epochs}, label smoothing {self.label_smoothing}; "
+                "expected 1 or more, more than 0, and 0 to 1."
+            )
+
+    def batches(self, examples: Examples) -> int:
+        """Batches of one epoch on one process."""
+        if self.batch_tokens is not None:
+            return len(self.token_batches(examples))
+        return math.ceil(len(examples) / self.batch_size)
+
+    def token_batches(self, examples: Examples, processes: int = 1) -> TokenBatches:
+        assert self.batch_tokens is not None, "asked only where batches go by tokens"
+        return TokenBatches(examples.lengths(), self.batch_tokens, seed=self.seed, processes=processes)
+
+    def steps(self, examples: Examples) -> int:
+        """How many steps the Trainer will take on one process."""
+        if self.updates is not None:
+            return self.updates
+        return max(1, math.ceil(math.ceil(self.batches(examples) / self.accumulate) * self.epochs))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "betas": list(self.betas)}
