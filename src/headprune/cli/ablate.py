@@ -66,7 +66,8 @@ def ablate(
     found, other, chooser = results["split"], results.get("against"), results.get("choose")
     result: dict[str, Any] = {
         **task.settings(), "split": split, "all_but_one": all_but_one, "seed": seed, "base": described(found.base),
-        "share_reused": found.share_reused, "heads": {str(head): row for head, row in found.rows.items()},
+        "share_reused": found.share_reused, "components": _by_component(found, find_heads(loaded)),
+        "heads": {str(head): row for head, row in found.rows.items()},
     }  # fmt: skip
     if other is not None:
         result["against"] = {"split": against, "base": described(other.base), **_compared(found, other)}
@@ -93,13 +94,43 @@ def ablate(
         typer.echo(f"{split} and {against}: {_told(result['against'])}")
     for site, row in result.get("best_single", {}).get("sites", {}).items():
         typer.echo(f"{site} with only head {row['head']}: {row['score']:.4f} ({row['change']:+.4f}, p {row['p']:.3f})")
+    for component, row in result["components"].items() if len(result["components"]) > 1 else ():
+        typer.echo(f"{component}: {_component_told(row)}")
     scores = [row["score"] for row in found.rows.values()]
     changed = "with one head in its layer" if all_but_one else "without one"
-    counts = {name: sum(row[name] < 0.01 for row in found.rows.values()) for name in ("p", "p_holm", "p_bh")}
+    counts = {name: sum(row[name] < SIGNIFICANT for row in found.rows.values()) for name in TESTS}
     typer.echo(
         f"{task.metric.name} {found.base.score:.4f} with all heads; {changed}: {min(scores):.4f} to "
         f"{max(scores):.4f}; p < 0.01 for {counts['p']} of {len(scores)} heads ({counts['p_holm']} after Holm, "
         f"{counts['p_bh']} after Benjamini-Hochberg); {page}"
+    )
+
+
+SIGNIFICANT = 0.01  # Michel et al.'s threshold
+TESTS = ("p", "p_holm", "p_bh")
+
+
+def _by_component(found: MetricAblation, heads: HeadMap) -> dict[str, Any]:
+    """Heads, the range of changes, and how many changes are more than chance, for each component."""
+    told: dict[str, Any] = {}
+    for component in heads.components:
+        rows = [row for head, row in found.rows.items() if heads[head.site].component == component]
+        if not rows:
+            continue  # every head of it was removed before
+        told[component] = {
+            "heads": len(rows),
+            "lowest": min(row["change"] for row in rows),
+            "highest": max(row["change"] for row in rows),
+            "significant": {test: sum(row[test] < SIGNIFICANT for row in rows) for test in TESTS},
+        }
+    return told
+
+
+def _component_told(row: dict[str, Any]) -> str:
+    counts = row["significant"]
+    return (
+        f"changes {row['lowest']:+.4f} to {row['highest']:+.4f}; p < {SIGNIFICANT} for {counts['p']} of {row['heads']} "
+        f"heads ({counts['p_holm']} after Holm, {counts['p_bh']} after Benjamini-Hochberg)"
     )
 
 

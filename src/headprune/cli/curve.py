@@ -42,13 +42,18 @@ def curve(
     ] = None,
     steps: Annotated[int, typer.Option(help="Points between nothing and everything pruned.")] = 10,
     components: Annotated[
-        str | None, typer.Option(help="Prune only in these: encoder, decoder, cross (comma-separated).")
+        str | None,
+        typer.Option(
+            help="Prune only in these: encoder, decoder, cross (comma-separated); each: one curve a component "
+            "(Michel et al., Figure 4)."
+        ),
     ] = None,
     unit: Annotated[str, typer.Option(help="What goes together: head, group (KV group) or query.")] = "head",
     removed: Annotated[
         bool, typer.Option("--removed", help="Really remove the heads at every point, instead of masking them.")
     ] = False,
     split: Annotated[str, typer.Option(help="The part of the data to evaluate on.")] = "dev",
+    examples: Annotated[int, typer.Option(help="A random part of so many examples; 0 is all.")] = 0,
     seed: Seed = 0,
     picture: Picture = "html",
     json: Json = False,
@@ -64,24 +69,27 @@ def curve(
     from headprune.sites import find_heads
 
     opened = data.open(model)
-    task, rows = opened.task, opened.examples(split)
+    task, rows = opened.task, opened.examples(split, examples, seed)
     made, shares = opened.batches(rows), [step / steps for step in range(steps + 1)]
     calibration = opened.inputs(opened.examples("train", rescore_examples, seed)) if rescore or checkpoints else []
-    # Each run is a prefix for names, a model, and the orders to follow on it.
+    # Each run is a name for its curves, a model, and the orders to follow on it.
     runs = [("", model, _Orders(scores or (), range(seed, seed + random), calibration, rescore))]
     if checkpoints is not None:
         runs = [(path.name, str(path), _Orders((), (), calibration)) for path in _checkpoints(checkpoints)]
     found: dict[str, list[Curve]] = {}
-    with progress(sum(orders.count() for *_, orders in runs) * len(shares)) as step:
+    parts = _parts(components, loaded := opened.load_model(runs[0][1], device))
+    with progress(sum(orders.count() for *_, orders in runs) * len(parts) * len(shares)) as step:
         ways: Any = {"shares": shares, "metric": task.metric.name, "unit": unit, "progress": step}
-        ways["components"] = components.split(",") if components is not None else None
         for prefix, name, orders in runs:
-            loaded = opened.load_model(name, device)
+            loaded = loaded if name == runs[0][1] else opened.load_model(name, device)
             heads = find_heads(loaded)
             measured = _Measured(loaded, heads, made, task, out / "unfinished", removed)
             for order, first, again in orders.of(loaded, heads):
-                line = pruning_curve(heads, first, measured, rescore=again, normalize=first.view, **ways)
-                found.setdefault(prefix or order, []).append(line)
+                for part, within in parts.items():
+                    line = pruning_curve(
+                        heads, first, measured, rescore=again, normalize=first.view, components=within, **ways
+                    )
+                    found.setdefault(", ".join(filter(None, (part, prefix or order))), []).append(line)
     result = {**task.settings(), "split": split, "examples": len(rows), "seed": seed, "removed": removed}
     result |= {"curves": {name: [c.to_dict() for c in curves] for name, curves in found.items()}}
     write_text(out / "curve.json", json_module.dumps(result, indent=1))
@@ -95,6 +103,15 @@ def curve(
         means = [sum(c.points[i].score for c in curves) / len(curves) for i in range(len(shares))]
         typer.echo(f"{name:24} " + " ".join(f"{mean:.3f}" for mean in means))
     typer.echo(f"{task.metric.name} at {', '.join(f'{share:.0%}' for share in shares)} pruned; {page}")
+
+
+def _parts(components: str | None, model: Any) -> dict[str, list[str] | None]:
+    """What to prune in: a name for the curves (where there are several) and the components."""
+    from headprune.sites import find_heads
+
+    if components == "each":
+        return {component: [component] for component in find_heads(model).components}
+    return {"": components.split(",") if components is not None else None}
 
 
 class _Measured:

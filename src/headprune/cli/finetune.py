@@ -11,7 +11,7 @@ import typer
 from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, model_class
 from headprune.cli.taskdata import TaskOptions, described, padded_as, takes_task
-from headprune.cli.training import TrainingOptions
+from headprune.cli.training import Tests, TrainingOptions
 from headprune.cli.widening import takes
 from headprune.errors import CheckpointError
 
@@ -31,6 +31,7 @@ def finetune(
     keep_checkpoints: Annotated[
         bool, typer.Option("--keep-checkpoints", help="Keep the checkpoint of every epoch, not only the last.")
     ] = False,
+    test: Tests = None,
     seed: Seed = 42,
     json: Json = False,
     device: Device = "cpu",
@@ -61,6 +62,7 @@ def finetune(
         opened.processor.save_pretrained(out)
     found = evaluate(trained, opened.batches(dev), task)
     result = {**task.settings(), "recipe": recipe.to_dict(), "train_examples": len(examples), "dev": described(found)}
+    result |= {name: described(evaluate(trained, opened.batches(opened.examples(name)), task)) for name in test or ()}
     write_text(out / "finetune.json", json_module.dumps(result, indent=1))
     if json:
         typer.echo(json_module.dumps(result, indent=1))

@@ -16,7 +16,7 @@ from headprune.cli.finetune import new_model
 from headprune.cli.options import Device, Json, Model, Picture, Seed, amount, check_writable
 from headprune.cli.prune import copy_companions
 from headprune.cli.taskdata import TaskData, TaskOptions, described, padded_as, takes_task
-from headprune.cli.training import TrainingOptions
+from headprune.cli.training import Tests, TrainingOptions
 from headprune.cli.widening import takes
 from headprune.errors import GateError
 
@@ -42,6 +42,7 @@ class _Ways:
     freeze_after: float | None
     over: str
     from_scratch: bool
+    test: list[str]
     seed: int
 
 
@@ -83,6 +84,7 @@ def gates(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Start from random weights (a control of Voita et al.).")
     ] = False,
+    test: Tests = None,
     seed: Seed = 42,
     picture: Picture = "html",
     json: Json = False,
@@ -98,7 +100,7 @@ def gates(
 
     ways = _Ways(
         gate, components, unit, train, rule, temperature, init, training, gate_lr, gate_lr_scale, warmup, freeze_after,
-        over, from_scratch, seed,
+        over, from_scratch, test or [], seed,
     )  # fmt: skip
     opened = data.open_new(model) if from_scratch else data.open(model)
     results = [_trained(model, opened, out, setting, ways, quiet=json, device=device) for setting in settings]
@@ -124,6 +126,7 @@ def _trained(
     """One lambda or number of heads: train, evaluate, prune, evaluate, save. A finished one is not run again."""
     from headprune.gates import gates_of
     from headprune.gates.training import read_trajectory
+    from headprune.heads import HeadMask
     from headprune.heads.files import write_text
     from headprune.sites import find_heads
     from headprune.tasks import evaluate
@@ -148,7 +151,7 @@ def _trained(
         Recipe(seed=ways.seed, batch_size=data.options.batch_size, max_length=data.options.max_length)
     )
     objective = _attach(loaded, setting, ways, steps=recipe.steps(examples))
-    total = len(find_heads(loaded))
+    heads = find_heads(loaded)
     gate_lr = ways.gate_lr if ways.gate_lr_scale is None else ways.gate_lr_scale * recipe.learning_rate
     gating = Gating(objective=objective, gate_lr=gate_lr)
     finetune(loaded, data.processor, data.task, examples, folder / "checkpoints", recipe, gating=gating, quiet=quiet)
@@ -161,8 +164,13 @@ def _trained(
     }  # fmt: skip
     keep = objective.target if setting[0] == "keep" and ways.gate != "exact-k" and not attached.frozen else None
     pruned = _removed(attached, keep, f"{ways.gate} gates, {name}")
-    result |= {"dev": described(evaluate(pruned, dev, data.task)), "heads": [total, len(find_heads(pruned))]}
-    result["kept"] = {site.id: list(site.kept) for site in find_heads(pruned)}
+    left = find_heads(pruned)
+    result |= {"dev": described(evaluate(pruned, dev, data.task)), "heads": [len(heads), len(left)]}
+    result["tests"] = {
+        name: described(evaluate(pruned, data.batches(data.examples(name)), data.task)) for name in ways.test
+    }
+    result["kept"] = {site.id: list(site.kept) for site in left}
+    write_text(folder / "mask.json", HeadMask.from_dict(heads, result["kept"]).to_json())
     pruned.save_pretrained(folder / "model")
     copy_companions(Path(model), folder / "model")
     result["out"] = str(folder / "model")

@@ -25,6 +25,9 @@ def score(
         str, typer.Option(help="sensitivity, fisher, ablation, all-but-one, output-norm, …")
     ] = "sensitivity",
     reduction: Annotated[str | None, typer.Option(help="For sensitivity: example, token or batch.")] = None,
+    loss: Annotated[
+        str, typer.Option(help="Of an example's tokens: mean, or sum as in Michel et al.'s translation code.")
+    ] = "mean",
     split: Annotated[str, typer.Option(help="The part of the data to score on.")] = "train",
     examples: Annotated[int, typer.Option(help="A random part of so many examples; 0 is all.")] = 0,
     against: Annotated[
@@ -46,7 +49,9 @@ def score(
     opened = data.open(model)
     rows = opened.examples(split, examples, seed)
     loaded, made = opened.load_model(model, device), opened.inputs(rows)
-    options = {"reduction": reduction} if reduction is not None else {}
+    options: dict[str, Any] = {"reduction": reduction} if reduction is not None else {}
+    if loss != "mean":
+        options["loss"] = loss
     with progress(len(made)) as step:
         scores = score_in_parts(
             loaded, made, out / "unfinished", method=method, name=f"{data.task} {split}, {len(rows)} examples",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ import typer
 from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Seed, check_writable
 from headprune.cli.taskdata import TaskOptions, described, takes_task
-from headprune.cli.training import TrainingOptions
+from headprune.cli.training import Tests, TrainingOptions
 from headprune.cli.widening import takes
 from headprune.errors import DataError
 
@@ -43,9 +42,7 @@ def train_mt(
     mask: Annotated[
         Path | None, typer.Option(help="A mask file: train with only these heads (Voita et al., Table 2).")
     ] = None,
-    test: Annotated[
-        list[str] | None, typer.Option(help="A part of the data to translate at the end; repeatable.")
-    ] = None,
+    test: Tests = None,
     validate_examples: Annotated[
         int, typer.Option(help="Dev sentences to translate (greedily) after each epoch; 0 for none.")
     ] = 200,
@@ -85,21 +82,22 @@ def train_mt(
     if mask is not None:
         _cut(model, mask)
     examples, dev = (task.load(source, split, tokenizer, longest) for split in ("train", "dev"))
-    begun = time.perf_counter()
     finetune(
         model, tokenizer, task, examples, out / "checkpoints", recipe, keep_checkpoints=keep_checkpoints, quiet=json,
-        validate=_validation(task, dev, validate_examples, data.batch_size) if validate_examples else None,
+        validate=_validation(task, dev, validate_examples, data.batch_size),
     )  # fmt: skip
     if not _is_main_process():
         return
+    epochs = noted_steps(out / "checkpoints" / VALIDATION)
+    seconds = epochs[-1]["seconds"] if epochs else 0.0
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     parts = {"dev": dev, **{name: task.load(source, name, tokenizer, longest) for name in test or ()}}
     result: dict[str, Any] = {
         **task.settings(), "preset": preset, "shape": shape.to_dict(), "recipe": recipe.to_dict(), "seed": seed,
         "model_class": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters()),
-        "train_examples": len(examples), "left_out": examples.left_out, "seconds": time.perf_counter() - begun,
-        "validation": noted_steps(out / "checkpoints" / VALIDATION),
+        "train_examples": len(examples), "left_out": examples.left_out, "seconds": seconds,
+        "validation": epochs,
     }  # fmt: skip
     result |= {name: described(evaluate(model, list(p.batches(data.batch_size)), task)) for name, p in parts.items()}
     write_text(out / "train-mt.json", json_module.dumps(result, indent=1))
@@ -137,10 +135,12 @@ def _cut(model: Any, mask: Path) -> None:
 
 
 def _validation(task: TranslationTask, dev: Any, count: int, batch_size: int) -> Any:
-    """BLEU of greedy translations of some dev sentences: enough to see that a run is going well."""
+    """BLEU of greedy translations of some dev sentences: enough to see that a run is going well. None of none."""
     from headprune.tasks import evaluate
     from headprune.tasks.translation.searching import SEARCHES
 
+    if not count:
+        return lambda model: {}
     greedy = replace(task, search=SEARCHES["greedy"])
     batches = list(dev.sample(count, 0).batches(batch_size))
     return lambda model: {task.metric.name: evaluate(model, batches, greedy).score}

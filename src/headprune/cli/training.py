@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from headprune.tasks.recipe import Recipe
 
 
+Tests = Annotated[list[str] | None, typer.Option(help="Another part of the data to score at the end; repeatable.")]
+
+
 @dataclass(frozen=True)
 class TrainingOptions:
     """The options as typed. Every field is an option of each command that takes them."""

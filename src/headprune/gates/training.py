@@ -164,14 +164,17 @@ def gate_logs(gates: Gates) -> dict[str, float]:
 
 def choose_trainable_(model: nn.Module, which: str | Sequence[str] = "all") -> int:
     """Let only some weights train, and say how many: "all", "gates" (only these), "encoder" (with its embeddings, the
-    decoder frozen: Voita et al. 6.2), or patterns of parameter names. Gates always train, unless they are frozen."""
+    decoder frozen: Voita et al. 6.2), or patterns of parameter names. Gates always train, unless they are frozen.
+
+    A table of vectors that encoder and decoder share is the decoder's too, and stays frozen with "encoder"."""
     patterns = PRESETS[which] if isinstance(which, str) and which in PRESETS else which
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     gates = gates_of(model)
     own = set() if gates.frozen else {id(parameter) for parameter in gates.parameters()}
     count, matched = 0, not patterns
+    frozen = _of_decoder(model) if which == "encoder" else set()
     for name, parameter in model.named_parameters():
-        wanted = any(fnmatch.fnmatch(name, pattern) for pattern in patterns) and not _of_decoder(name, which)
+        wanted = any(fnmatch.fnmatch(name, pattern) for pattern in patterns) and id(parameter) not in frozen
         matched = matched or wanted
         if parameter.is_floating_point():
             parameter.requires_grad_(wanted or id(parameter) in own)
@@ -181,5 +184,8 @@ def choose_trainable_(model: nn.Module, which: str | Sequence[str] = "all") -> i
     return count
 
 
-def _of_decoder(name: str, which: str | Sequence[str]) -> bool:
-    return which == "encoder" and "decoder" in name
+def _of_decoder(model: nn.Module) -> set[int]:
+    """Weights that the decoder or the output layer uses, under whatever names."""
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    used = {id(parameter) for parameter in output.parameters()} if isinstance(output, nn.Module) else set()
+    return used | {id(p) for name, p in model.named_parameters(remove_duplicate=False) if "decoder" in name}

@@ -60,9 +60,9 @@ _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax}
 class _AttentionOperations(TorchFunctionMode):
     """Sees softmax and fused attention wherever they are called."""
 
-    def __init__(self, watch: Watch, current: Callable[[], str | None]) -> None:
+    def __init__(self, watch: Watch, current: Callable[[], str | None], modules: Mapping[str, nn.Module]) -> None:
         super().__init__()
-        self.watch, self.current = watch, current
+        self.watch, self.current, self.modules = watch, current, modules
         self.muted = 0
 
     def __torch_function__(
@@ -76,6 +76,9 @@ class _AttentionOperations(TorchFunctionMode):
             return self.note(result, axis=1)  # (batch, heads, queries, width)
         if func in _SOFTMAX and result.dim() == 4 and _last_dimension(result, args, kwargs):
             return self.note(result, axis=1)  # (batch, heads, queries, keys)
+        if func in _SOFTMAX and result.dim() == 3 and (heads := self.heads(result, args, kwargs)):
+            apart = self.note(result.unflatten(0, (-1, heads)), axis=1)  # (batch, heads, queries, keys)
+            return apart.flatten(0, 1)
         if func is F.multi_head_attention_forward:
             query, key, heads = args[0], args[1], args[4]
             context = self.note(
@@ -83,6 +86,13 @@ class _AttentionOperations(TorchFunctionMode):
             )  # (queries, batch, heads, width)
             return context.flatten(-2), result[1]
         return result
+
+    def heads(self, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """How many heads lie behind one another in the batch dimension: FSMT, where the module says it; else 0."""
+        path = self.current()
+        said = getattr(self.modules.get(path), "num_heads", 0) if path is not None else 0
+        fits = isinstance(said, int) and said > 1 and result.shape[0] % said == 0
+        return said if fits and _last_dimension(result, args, kwargs) else 0
 
     def note(self, result: Tensor, *, axis: int, path: str | None = None, **more: Any) -> Tensor:
         path = self.current() if path is None else path
@@ -126,7 +136,7 @@ def watched(model: nn.Module) -> Iterator[Watch]:
         watch.calls.append(Call(paths[module], module, given, named, output, order))
         return output
 
-    operations = _AttentionOperations(watch, current)
+    operations = _AttentionOperations(watch, current, {path: module for module, path in paths.items()})
     handles = []
     try:
         with _unscaled(model), called_projections(model), wrapped_attention(_noting(operations, paths)), operations:

@@ -198,9 +198,10 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
             problems.append(f"outputs differ by {gap.largest:.1e}")
         journal.roll_back()
     raise UnsupportedModelError(
-        f"{cut.site.id} ({type(model.get_submodule(anatomy.attention)).__name__} at {anatomy.attention}) cannot be "
-        f"pruned exactly: {problems[0]}. Its heads are coupled in a way that removal changes (for example a norm over "
-        "all heads). It can still be masked: hp.masked(model, mask). The model was left as it was."
+        f"{cut.site.id} of {type(model).__name__} ({type(model.get_submodule(anatomy.attention)).__name__} at "
+        f"{anatomy.attention}) cannot be pruned exactly: {problems[0]}. Its heads are coupled in a way that removal "
+        "changes (for example a norm over all heads), or its code counts on the original width. It can still be "
+        "masked: hp.masked(model, mask). The model was left as it was."
     )
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from headprune.errors import DataError, MissingExtraError
 from headprune.gates.objective import Objective
 from headprune.heads.files import write_text
-from headprune.resuming import note_step, work_key
+from headprune.resuming import note_step, noted_steps, work_key
 from headprune.scoring.job import model_inputs
 from headprune.scoring.losses import IGNORED
 from headprune.tasks.recipe import Recipe
@@ -109,6 +109,8 @@ def finetune(
     checkpoint = transformers.trainer_utils.get_last_checkpoint(str(folder)) if resume and folder.is_dir() else None
     with _attention_for(model, recipe):
         trainer.train(resume_from_checkpoint=checkpoint)
+    # Mixed precision stays wrapped around the model's forward, and would make every later score one in bf16.
+    trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     return model.eval()
 
 
@@ -193,11 +195,19 @@ def _with_token_batches(trainer: Any, examples: Examples, recipe: Recipe) -> Any
 
 def _validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
     class Validating(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            before = [
+                note for note in noted_steps(Path(args.output_dir) / VALIDATION) if note["step"] <= state.global_step
+            ]
+            self.begun = time.perf_counter() - (before[-1]["seconds"] if before else 0.0)
+
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if not trainer.is_world_process_zero():
                 return
             found = dict(validate(trainer.model))
-            note_step(Path(args.output_dir) / VALIDATION, {"step": state.global_step, "epoch": state.epoch, **found})
+            seconds = time.perf_counter() - self.begun  # of the whole run, however often it was resumed
+            entry = {"step": state.global_step, "epoch": state.epoch, "seconds": round(seconds, 1), **found}
+            note_step(Path(args.output_dir) / VALIDATION, entry)
             trainer.log({f"validation_{name}": value for name, value in found.items()})
 
     return Validating()

@@ -46,8 +46,8 @@ class TranslationTask(Task):
     prefix: str = ""  # what the model wants before every source ("translate English to German: ")
     search: Search = field(default_factory=Search)
     most_apart: float = 4.0  # training pairs with one side so many times as long as the other are left out
-    processor: Any = None
-    config: Any = None
+    processor: Any = field(default=None, repr=False)
+    config: Any = field(default=None, repr=False)
     model_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
 
     def row_kind(self) -> str:
@@ -201,7 +201,7 @@ class TranslationTask(Task):
                 found = tokens.count(processor.unk_token_id) if processor.unk_token_id is not None else 0
                 unknown, total = unknown + found, total + len(tokens)
                 first = row if first is None and found else first
-        if first is not None and unknown > total / 2:
+        if first is not None and unknown > total / 4:
             raise DataError(
                 f"{pairs.place(first)}: unknown to the tokenizer, as {unknown} of the {total} tokens of {pairs.name} "
                 "are. It was made for another language or script."

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# The study behind docs/results/multi30k.md: translation.sh DATA OUT, from raw files to the last figure.
+# DATA holds train, val and the test set as aligned files (.en and .de, or .gz); if it also holds help.en and help.de
+# (see help_pairs.py), ablations are compared on this second domain. What is finished is not done again, and every
+# command goes on where it stopped: after an interruption start it again as it was. The variables make it smaller.
+set -euo pipefail
+DATA=$1 OUT=$2
+PRESET=${PRESET:-quick} SEED=${SEED:-1} LANGUAGES=${LANGUAGES:-en-de} TEST=${TEST:-test_2016_flickr}
+EPOCHS=${EPOCHS:-1 2 3 5 10}             # whose pruning curves are drawn (Michel et al., Figure 5)
+SHARES=${SHARES:-50% 25% 12.5%}          # heads that gates keep
+SEEDS=${SEEDS:-1 2 3}                    # of random pruning
+RANDOM_CUTS=${RANDOM_CUTS:-18/18/18 12/12/12 6/6/6 one}  # heads kept of each component: 25, 50, 75 %, one a site
+LAYER_CUTS=${LAYER_CUTS:-ES=642,ED=246,DS=642 ES=246,ED=642,DS=246}
+COMPONENT_CUTS=${COMPONENT_CUTS:-ES=7,ED=15,DS=14 ES=15,ED=7,DS=14 ES=15,ED=14,DS=7}
+SOME=${SOME:-500}                        # sentences where all are not needed
+STEPS=${STEPS:-10} TUNE_EPOCHS=${TUNE_EPOCHS:-3} GATE_EPOCHS=${GATE_EPOCHS:-2} LR=${LR:-5e-4}
+BATCH_TOKENS=${BATCH_TOKENS:-1200} PRECISION=${PRECISION:---bf16}
+TASK=(--task translation --data-dir "$DATA" --languages "$LANGUAGES" --batch-size 128)
+TRAIN=(--lr "$LR" --lr-warmup 0.05 --batch-tokens "$BATCH_TOKENS" --label-smoothing 0.1 --weight-decay 1e-4 "$PRECISION" --test "$TEST")
+M="$OUT/model"
+
+step() { # what it leaves behind, then the command; how long it took is part of the result
+    local left=$OUT/$1 begun=$SECONDS
+    if [ -f "$left" ]; then return; fi
+    "${@:2}"
+    echo "{\"step\": \"$1\", \"seconds\": $((SECONDS - begun))}" >>"$OUT/seconds.jsonl"
+}
+
+# A random or patterned cut, then fine-tuning with the heads gone (Budhraja et al.).
+tuned() { # name, pattern, seed
+    step "$1/cut/config.json" headprune prune "$M" --pattern "$2" --seed "$3" --out "$OUT/$1/cut"
+    step "$1/finetune.json" headprune finetune "$OUT/$1/cut" "${TASK[@]}" "${TRAIN[@]}" --epochs "$TUNE_EPOCHS" --seed "$3" --out "$OUT/$1"
+}
+
+mkdir -p "$OUT"
+step model/train-mt.json headprune train-mt "${TASK[@]}" --preset "$PRESET" --seed "$SEED" --keep-checkpoints --test "$TEST" --out "$M"
+step scores/scores.json headprune score "$M" "${TASK[@]}" --examples 4000 --out "$OUT/scores"
+
+# Which heads matter, one at a time and alone (Michel et al., Figures 1a and 2a, Tables 1, 2 and 5).
+SECOND=()
+if [ -f "$DATA/help.en" ]; then SECOND=(--against help); fi
+step ablation/ablation.json headprune ablate "$M" "${TASK[@]}" "${SECOND[@]}" --out "$OUT/ablation"
+step alone/ablation.json headprune ablate "$M" "${TASK[@]}" --all-but-one --split "$TEST" --examples "$SOME" --choose-on dev --choose-examples "$SOME" --out "$OUT/alone"
+
+# How far pruning goes: all heads, one component at a time, over training (Figures 3a, 4 and 5).
+step curve/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --scores "$OUT/scores/scores.json" --scores "$OUT/ablation/scores.json" --random 3 --steps "$STEPS" --out "$OUT/curve"
+step components/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --scores "$OUT/scores/scores.json" --random 0 --components each --steps "$STEPS" --out "$OUT/components"
+if [ ! -d "$OUT/epochs" ]; then
+    mkdir "$OUT/epochs"
+    EVERY=$(find "$M/checkpoints" -name "checkpoint-*" | sed 's/.*-//' | sort -n | head -n 1)
+    for EPOCH in $EPOCHS; do ln -s "$(realpath "$M/checkpoints/checkpoint-$((EVERY * EPOCH))")" "$OUT/epochs/epoch-$EPOCH"; done
+fi
+step dynamics/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --checkpoints "$OUT/epochs" --steps "$STEPS" --out "$OUT/dynamics"
+
+# Gates, on the encoder with the decoder frozen and on everything (Voita et al., Table 2 and Figures 7, 9, 10).
+KEEP=()
+for SHARE in $SHARES; do KEEP+=(--keep "$SHARE"); done
+step gates-encoder/gates.json headprune gates "$M" "${TASK[@]}" "${TRAIN[@]}" "${KEEP[@]}" --components encoder --train encoder --epochs "$GATE_EPOCHS" --seed "$SEED" --out "$OUT/gates-encoder"
+step gates-all/gates.json headprune gates "$M" "${TASK[@]}" "${TRAIN[@]}" "${KEEP[@]}" --epochs "$GATE_EPOCHS" --seed "$SEED" --out "$OUT/gates-all"
+
+# Random heads, three seeds; patterns, one (Budhraja et al., Tables 1, 2, 3).
+for CUT in $RANDOM_CUTS; do for S in $SEEDS; do tuned "random/${CUT//\//-}-seed-$S" "$CUT" "$S"; done; done
+for CUT in $LAYER_CUTS; do tuned "layers/$CUT" "$CUT" "$SEED"; done
+for CUT in $COMPONENT_CUTS; do tuned "triples/$CUT" "$CUT" "$SEED"; done
+
+# The same heads as the gates kept, trained from random weights (Voita et al., Table 2, last column).
+for MASK in "$OUT"/gates-all/keep-*/mask.json "$OUT"/gates-encoder/keep-*/mask.json; do
+    NAME=scratch/$(basename "$(dirname "$(dirname "$MASK")")")-$(basename "$(dirname "$MASK")")
+    step "$NAME/train-mt.json" headprune train-mt "${TASK[@]}" --preset "$PRESET" --seed "$SEED" --mask "$MASK" --test "$TEST" --out "$OUT/$NAME"
+done
