@@ -13,7 +13,9 @@ import headprune as hp
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"
-COMMANDS = ("inspect", "finetune", "score", "ablate", "curve", "gates", "functions", "diff", "prune", "demo")
+COMMANDS = (
+    "inspect", "finetune", "train-mt", "evaluate", "score", "ablate", "curve", "gates", "functions", "diff", "prune", "demo"
+)  # fmt: skip
 
 
 def api() -> str:

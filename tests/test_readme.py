@@ -48,8 +48,10 @@ def run_command(command, folder, places):
     return done.stdout.strip()
 
 
-ALONE = [c for c in COMMANDS if c.startswith("headprune") and "tuned" not in c]
-CHAIN = [c for c in COMMANDS if c.startswith("headprune") and "tuned" in c]
+OURS = [c for c in COMMANDS if c.startswith("headprune")]
+CHAIN = [c for c in OURS if "tuned" in c]
+TRANSLATION = [c for c in OURS if "translator" in c]
+ALONE = [c for c in OURS if c not in (*CHAIN, *TRANSLATION)]
 
 
 @pytest.mark.parametrize("command", ALONE)
@@ -69,6 +71,17 @@ def test_the_commands_for_a_task_run_one_after_the_other(tmp_path):
     for command in CHAIN:
         assert run_command(command, tmp_path, places)
     assert (tmp_path / "small" / "config.json").exists()
+
+
+def test_the_commands_for_translation_run_one_after_the_other(tmp_path):
+    """With a toy language in the place of the pairs."""
+    from tests.tasks.parallel import write_pairs
+
+    places = {"path/to/pairs": write_pairs(tmp_path / "pairs", train=80, dev=8, test=8)}
+    assert len(TRANSLATION) == 6
+    for command in TRANSLATION:
+        assert run_command(command, tmp_path, places)
+    assert (tmp_path / "scored" / "translations.txt").exists()
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make")])

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headprune.stats import correlation, mean_interval
+from headprune.stats import correlation
 
 HERE = Path(__file__).parent
-NOTE = "<!-- Written by `make results` from docs/results/data; edit nothing here. -->"
-ENOUGH = 3  # seeds that a claim needs
-Runs = dict[int, dict[str, Any]]  # seed -> what collect.py gathered
+sys.path.insert(0, str(HERE))  # the tests load this file from elsewhere
+
+from translation_page import translation_page  # noqa: E402
+from writing import NOTE, Runs, label, scored, spread, table  # noqa: E402
 
 TITLES = {
     "sst2-minilm": ("SST-2", "6,920 training and 872 dev sentences"),
@@ -33,6 +34,9 @@ def pages() -> dict[Path, str]:
     gates = stored("gates-sst2")
     if gates:
         found[HERE / "gates-sst2.md"] = gates_page(gates)
+    translation = stored("multi30k")
+    if translation:
+        found[HERE / "multi30k.md"] = translation_page(translation, (HERE / "translation.sh").read_text())
     functions = HERE / "data" / "functions-minilm" / "all.json"
     if functions.is_file():
         found[HERE / "functions-minilm.md"] = functions_page(json.loads(functions.read_text()))
@@ -55,14 +59,6 @@ def classifier_page(name: str, runs: Runs) -> str:
         *budget_table(runs, metric), *agreement_table(runs), *times_table(runs), *commands(name),
     ]  # fmt: skip
     return "\n".join(parts).rstrip() + "\n"
-
-
-def label(runs: Runs) -> str:
-    """What may be concluded from so many seeds."""
-    seeds = ", ".join(str(seed) for seed in sorted(runs))
-    if len(runs) < ENOUGH:
-        return f"**{'One seed' if len(runs) == 1 else 'Two seeds'}, no claim** (seed {seeds})."
-    return f"Seeds {seeds}; ± is the half width of the 95 % t interval over seeds."
 
 
 def seeds_table(runs: Runs, metric: str) -> list[str]:
@@ -209,7 +205,7 @@ def gates_page(runs: Runs) -> str:
             michel = run["michel"][share]["dev"]
             pairs.append((gated["dev"]["score"], michel["score"]))
             rows.append([f"{share} %", seed, f"{gated['before']['score']:.4f}", gated["objective"]["target"],
-                         gated["heads"][1], _scored(gated["dev"]), _scored(michel)])  # fmt: skip
+                         gated["heads"][1], scored(gated["dev"]), scored(michel)])  # fmt: skip
         gap = [a - b for a, b in pairs]
         summary.append([f"{share} %", spread([a for a, _ in pairs]), spread([b for _, b in pairs]), spread(gap)])
     parts = [
@@ -224,11 +220,6 @@ def gates_page(runs: Runs) -> str:
         "`docs/results/gates.sh` is:", "", "```bash", (HERE / "gates.sh").read_text().rstrip(), "```",
     ]  # fmt: skip
     return "\n".join(parts) + "\n"
-
-
-def _scored(evaluation: dict[str, Any]) -> str:
-    low, high = evaluation["interval"]
-    return f"{evaluation['score']:.4f} ({low:.4f} to {high:.4f})"
 
 
 def functions_page(found: dict[str, Any]) -> str:
@@ -272,20 +263,6 @@ def functions_page(found: dict[str, Any]) -> str:
         "$ python docs/results/collect.py functions functions", "$ make results", "```",
     ]  # fmt: skip
     return "\n".join(parts) + "\n"
-
-
-def spread(values: Sequence[float]) -> str:
-    """A mean over seeds with its interval, or the plain number of a seed."""
-    mean = float(np.mean(values))
-    if len(values) < ENOUGH:
-        return f"{mean:.4f}"
-    interval = mean_interval(list(values))
-    return f"{mean:.4f} ± {interval.high - mean:.4f}"
-
-
-def table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[str]:
-    line: Callable[[Sequence[Any]], str] = lambda cells: "| " + " | ".join(str(cell) for cell in cells) + " |"  # noqa: E731
-    return [line(head), line(["---"] * len(head)), *(line(row) for row in rows)]
 
 
 if __name__ == "__main__":

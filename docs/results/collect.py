@@ -3,6 +3,7 @@
 collect.py classifiers RUNS     a folder of folders TASK-SEED, by classifier.sh
 collect.py gates RUNS           a folder of folders sst2-SEED, by gates.sh
 collect.py functions FOLDER     what `headprune functions` wrote
+collect.py translation RUNS     a folder of folders multi30k-SEED, by translation.sh; what is not finished is left out
 """
 
 from __future__ import annotations
@@ -52,8 +53,52 @@ def gathered_functions(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name != "model"} | {"versions": _versions()}
 
 
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("torch", "transformers", "numpy", "scipy")} | {
+def gathered_translation(run: Path) -> dict[str, Any]:
+    """As much of the translation study as is there."""
+    curves = {}
+    for name in ("curve", "components", "dynamics"):
+        if (run / name / "curve.json").is_file():
+            found = _read(run / name / "curve.json")
+            curves[name] = {
+                "examples": found["examples"],
+                "curves": {
+                    order: [[[point["share"], point["score"]] for point in line["points"]] for line in lines]
+                    for order, lines in found["curves"].items()
+                },
+            }
+    wanted = ("setting", "heads", "before", "gated", "dev", "tests", "open", "components", "kept", "epochs")
+    gates = {
+        name: [{key: result[key] for key in wanted} for result in _read(run / f"gates-{name}" / "gates.json")]
+        for name in ("encoder", "all")
+        if (run / f"gates-{name}" / "gates.json").is_file()
+    }
+    parts = {
+        name: _read(run / name / "ablation.json")
+        for name in ("ablation", "alone")
+        if (run / name / "ablation.json").is_file()
+    }
+    trained = {"model": "train-mt.json", "scratch": "train-mt.json", "random": "finetune.json",
+               "layers": "finetune.json", "triples": "finetune.json"}  # fmt: skip
+    runs = {
+        kind: {
+            path.parent.name: _read(path) for path in sorted((run / kind).rglob(file)) if "checkpoints" not in str(path)
+        }
+        for kind, file in trained.items()
+    }
+    seconds = [json.loads(line) for line in (run / "seconds.jsonl").read_text().splitlines()]
+    return {
+        **parts,
+        "curves": curves,
+        "gates": gates,
+        **{kind: found for kind, found in runs.items() if kind != "model"},
+        "model": runs["model"]["model"],
+        "seconds": {entry["step"]: entry["seconds"] for entry in seconds},
+        "versions": _versions("sacrebleu"),
+    }
+
+
+def _versions(*more: str) -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "transformers", "numpy", "scipy", *more)} | {
         "python": platform.python_version()
     }
 
@@ -70,7 +115,10 @@ def _write(place: Path, content: Any) -> None:
 def main(kind: str, runs: Path) -> None:
     if kind == "functions":
         _write(DATA / "functions-minilm" / "all.json", gathered_functions(runs))
-    for run in sorted(runs.glob("*-*")) if kind != "functions" else ():
+    if kind == "translation":
+        for run in sorted(runs.glob("multi30k-*")):
+            _write(DATA / "multi30k" / f"seed-{run.name.rsplit('-', 1)[1]}.json", gathered_translation(run))
+    for run in sorted(runs.glob("*-*")) if kind in ("classifiers", "gates") else ():
         task, seed = run.name.rsplit("-", 1)
         last = run / "prune.json" if kind == "classifiers" else run / "michel-75" / "finetune.json"
         if not last.is_file() or not last.stat().st_size:

@@ -6,7 +6,7 @@ or function it is in. Element-wise work (norms, activations, softmax) is not cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +44,7 @@ def count_parameters(model: nn.Module, heads: HeadMap) -> Count:
 
 def count_macs(model: nn.Module, heads: HeadMap, example: Mapping[str, Any]) -> Count:
     """MACs of one forward pass on `example`."""
-    counter = FlopCounterMode(display=False, custom_mapping=_CPU_KERNELS)
+    counter = _counter()
     with torch.no_grad(), _frozen(model), counter:
         run(model, example)
     part_of = _Parts(model, heads)
@@ -53,6 +53,18 @@ def count_macs(model: nn.Module, heads: HeadMap, example: Mapping[str, Any]) -> 
         for operation, flops in operations.items():
             parts[part_of.operation(path, str(operation))] += flops // 2
     return Count.of(parts)
+
+
+def count_macs_of(work: Callable[[], object]) -> int:
+    """MACs of everything that `work` runs: a whole beam search, say."""
+    counter = _counter()
+    with torch.no_grad(), counter:
+        work()
+    return int(counter.get_total_flops()) // 2
+
+
+def _counter() -> FlopCounterMode:
+    return FlopCounterMode(display=False, custom_mapping=_CPU_KERNELS)
 
 
 @contextmanager

@@ -163,7 +163,13 @@ def test_subwords_are_trained_once(tmp_path):
 # BLEU
 
 
-HYPOTHESES = ["the cat sat on the mat .", "a dog runs", "two men play football in the park", "it is red", "hello world !"]
+HYPOTHESES = [
+    "the cat sat on the mat .",
+    "a dog runs",
+    "two men play football in the park",
+    "it is red",
+    "hello world !",
+]
 REFERENCES = ["the cat sat on a mat .", "the dog is running", "two men are playing football in a park", "it is red",
               "hello , world !"]  # fmt: skip
 
@@ -199,9 +205,7 @@ def test_the_paired_bootstrap_agrees_with_sacrebleus_own():
     references = [" ".join(generator.choice(list("abcdefgh"), 12)) for _ in range(200)]
 
     def spoilt(share):
-        return [
-            " ".join("x" if generator.random() < share else word for word in text.split()) for text in references
-        ]
+        return [" ".join("x" if generator.random() < share else word for word in text.split()) for text in references]
 
     better, close, worse = spoilt(0.10), spoilt(0.105), spoilt(0.2)
     for other, differs in ((close, False), (worse, True)):
@@ -311,7 +315,9 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path, task, tokenizer, tran
         task.for_processor(tokenizer, config)
     small = type(translator.config)(**{**translator.config.to_dict(), "vocab_size": 265})
     folder = write_pairs(tmp_path)
-    with pytest.raises(DataError, match=r"train.en, line 1: the tokenizer gives token \d+, the model has vectors for 265"):
+    with pytest.raises(
+        DataError, match=r"train.en, line 1: the tokenizer gives token \d+, the model has vectors for 265"
+    ):
         task.for_processor(tokenizer, small).load(Source(folder), "train", tokenizer, 60)
     words = train_subwords(["aa bb cc dd ee ff gg"] * 50, 64, "unigram")
     with pytest.raises(DataError, match=r"train.en, line 1: unknown to the tokenizer"):
@@ -327,7 +333,7 @@ def test_a_model_without_a_decoder_is_refused(task, tokenizer):
 
 
 def test_label_smoothing_is_the_formula(task):
-    """(1 - e) of the target's loss and e of the mean over the vocabulary, over the tokens of all accumulated batches."""
+    """(1 - e) of the target's loss and e of the mean over the vocabulary, over the tokens of the whole step."""
     logits, labels = torch.randn(2, 3, 5), torch.tensor([[1, 2, -100], [4, -100, -100]])
     loss = task.training_loss(0.1)({"logits": logits}, labels, num_items_in_batch=6)
     logs = logits.log_softmax(-1)
