@@ -206,3 +206,24 @@ def test_masking_generation_acts_on_every_step():
         masked = model.generate(**prompt, **settings, use_cache=True).tolist()
         assert masked == model.generate(**prompt, **settings, use_cache=False).tolist()
     assert masked != plain
+
+
+def test_weights_per_example_where_positions_come_first():
+    """FSMT's projections see (positions, batch, width): each example keeps its own weights, also with as many
+    positions as examples."""
+    from tests.tasks.test_translators import tiny_fsmt
+
+    model = tiny_fsmt(50)
+    heads = hp.find_heads(model)
+    assert {site.batch_axis for site in heads} == {1}
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(3, 50, (5, 5), generator=generator)
+    batch = {"input_ids": tokens, "decoder_input_ids": tokens.flip(0), "attention_mask": torch.ones_like(tokens)}
+    weights = {site.id: torch.rand(5, 4, generator=generator) for site in heads}
+    with torch.no_grad(), hp.masked(model, weights):
+        together = model(**batch).logits
+    for row in range(5):
+        alone = {site: numbers[row] for site, numbers in weights.items()}
+        with torch.no_grad(), hp.masked(model, alone):
+            single = model(**{name: value[row : row + 1] for name, value in batch.items()}).logits
+        assert torch.allclose(together[row], single[0], atol=1e-5)

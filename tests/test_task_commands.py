@@ -207,7 +207,7 @@ def test_an_interrupted_ablation_and_curve_go_on(trained, tmp_path, monkeypatch)
         "curve": ("curve", trained / "tuned", "--data-dir", trained / "data", "--random", 2, "--steps", 4, "--json"),
     }
     whole = {name: call(*w, "--out", tmp_path / f"{name}-whole") for name, w in words.items()}
-    places = {"ablate": (engine, "_share", 3), "curve": (task, "evaluate", 4)}
+    places = {"ablate": (engine, "_begin", 3), "curve": (task, "evaluate", 4)}
     for name, (module, function, count) in places.items():
         original, calls = getattr(module, function), []
 

@@ -97,6 +97,14 @@ def gathered_translation(run: Path) -> dict[str, Any]:
     }
 
 
+def _joined(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """A study may be done in parts, also on several machines, as long as they have the same model."""
+    if stored["model"]["dev"] != found["model"]["dev"]:
+        return found
+    parts = ("curves", "gates", "scratch", "random", "layers", "triples", "seconds")
+    return {**stored, **found, **{name: {**stored[name], **found[name]} for name in parts}}
+
+
 def _versions(*more: str) -> dict[str, str]:
     return {name: version(name) for name in ("torch", "transformers", "numpy", "scipy", *more)} | {
         "python": platform.python_version()
@@ -117,7 +125,9 @@ def main(kind: str, runs: Path) -> None:
         _write(DATA / "functions-minilm" / "all.json", gathered_functions(runs))
     if kind == "translation":
         for run in sorted(runs.glob("multi30k-*")):
-            _write(DATA / "multi30k" / f"seed-{run.name.rsplit('-', 1)[1]}.json", gathered_translation(run))
+            place = DATA / "multi30k" / f"seed-{run.name.rsplit('-', 1)[1]}.json"
+            found = gathered_translation(run)
+            _write(place, _joined(_read(place), found) if place.is_file() else found)
     for run in sorted(runs.glob("*-*")) if kind in ("classifiers", "gates") else ():
         task, seed = run.name.rsplit("-", 1)
         last = run / "prune.json" if kind == "classifiers" else run / "michel-75" / "finetune.json"

@@ -53,7 +53,7 @@ def masked(
             stack.enter_context(hooks.fresh_compilation())
             stack.enter_context(hooks.called_projections(model))
             by_module = {
-                model.get_submodule(heads[site].output): hooks.HeadFactor(site, factor)
+                model.get_submodule(heads[site].output): hooks.HeadFactor(site, factor, heads[site].batch_axis)
                 for site, factor in factors.items()
             }
             stack.enter_context(hooks.scaled_inputs(by_module))

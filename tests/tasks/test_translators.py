@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -266,7 +267,7 @@ def test_a_teacher_and_smoothed_labels_do_not_mix(tokenizer, data, tmp_path):
 
 def test_train_mt_runs_on_two_processes(data, tmp_path):
     """`accelerate launch`: each takes its share of the batches, one writes the result."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines",
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines",
                "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "headprune",
                "train-mt", "--data-dir", data, "--languages", "en-de", "--preset", "tiny", "--epochs", "2", "--out",
                tmp_path / "model", "--json"]  # fmt: skip
@@ -275,7 +276,7 @@ def test_train_mt_runs_on_two_processes(data, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads((tmp_path / "model" / "train-mt.json").read_text())
     alone = PRESETS["tiny"].recipe.token_batches
-    task = task_for(AutoTokenizer.from_pretrained(tmp_path / "model"), _Config())
+    task = task_for(AutoTokenizer.from_pretrained(tmp_path / "model"), SimpleNamespace(config=_Config()))
     rows = task.load(Source(data), "train", task.processor, 60)
     assert result["validation"][-1]["step"] == len(alone(rows, processes=2)) // 2 * 2
     assert result["dev"]["metric"] == "bleu"

@@ -37,13 +37,14 @@ def evaluate(
     from headprune.heads.files import write_text
     from headprune.stats import paired_bootstrap
 
-    opened = data.open(model)
-    batches = opened.batches(opened.examples(split, examples, seed))
-    with progress(len(batches) * (2 if against is not None else 1)) as step:
-        found, result = _scored(opened, model, batches, device, mask, out, step)
+    rivals = [name for name in (model, against) if name is not None]
+    parts = {name: data.open(name) for name in rivals}  # each reads the text with its own tokenizer
+    batches = {name: part.batches(part.examples(split, examples, seed)) for name, part in parts.items()}
+    with progress(sum(len(batches[name]) for name in rivals)) as step:
+        found, result = _scored(parts[model], model, batches[model], device, mask, out, step)
         result |= {"split": split, "seed": seed}
         if against is not None:
-            other, theirs = _scored(data.open(against), against, batches, device, None, out / "against", step)
+            other, theirs = _scored(parts[against], against, batches[against], device, None, out / "against", step)
             gap = paired_bootstrap(other.rows, found.rows, statistic=found.metric.of, seed=seed)
             assert gap.interval is not None
             change = {"change": gap.difference, "interval": [gap.interval.low, gap.interval.high], "p": gap.p_value}

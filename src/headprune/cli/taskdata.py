@@ -79,10 +79,11 @@ class TaskOptions:
         from headprune.tasks.translation.searching import SEARCHES
 
         if not isinstance(task, TranslationTask):
-            if self.languages is not None or self.beams is not None or self.length_penalty is not None or self.prefix:
-                raise DataError(
-                    f"--languages, --beams, --length-penalty and --prefix are for translation, not {task.name}."
-                )
+            given = {"languages": self.languages, "beams": self.beams, "length-penalty": self.length_penalty}
+            given |= {"prefix": self.prefix or None}
+            wrong = ", ".join(f"--{name}" for name, value in given.items() if value is not None)
+            if wrong:
+                raise DataError(f"{wrong}: for translation, not for {task.name}.")
             return task
         if self.search not in SEARCHES:
             raise DataError(f"No search called '{self.search}'. {hint(self.search, SEARCHES)}")

@@ -33,6 +33,7 @@ class Site:
     groups: tuple[tuple[int, ...], ...]  # heads that share keys and values; single heads unless GQA or MQA
     layers: tuple[int, ...]  # every layer that runs this module: several if it is shared (ALBERT)
     tower: str | None = None
+    batch_axis: int = 0  # which dimension of the output projection's input is the batch: 1 where positions come first
 
     def heads(self) -> list[HeadId]:
         return [HeadId(self.id, index) for index in self.kept]
@@ -46,11 +47,12 @@ class Site:
         if not isinstance(content, Mapping):
             raise FileFormatError(f"A site is a table of its properties; found {type(content).__name__}.")
         names = {field.name for field in dataclasses.fields(cls)}
+        content = {"batch_axis": 0, **content}  # younger than the first files
         if set(content) != names:
             odd = sorted(set(content) ^ names)
             raise FileFormatError(f"A site has unexpected or missing properties: {', '.join(map(str, odd))}.")
         values = dict(content)
-        for name in ("layer", "num_heads", "num_kv_heads", "head_dim", "original_num_heads"):
+        for name in ("layer", "num_heads", "num_kv_heads", "head_dim", "original_num_heads", "batch_axis"):
             if type(values[name]) is not int or values[name] < 0:
                 raise FileFormatError(f"Site {values['id']!r}: {name} is {values[name]!r}, expected a whole number.")
         for name in ("id", "component", "path", "output"):

@@ -21,6 +21,7 @@ class HeadFactor:
 
     name: str  # of the site, for messages
     factor: Tensor  # (heads,), (batch, heads) or (batch, positions, heads)
+    batch_axis: int = 0  # which dimension of the projection's input is the batch
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HeadFactor:
         raise MaskError(
@@ -30,19 +31,23 @@ class HeadFactor:
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         inputs = args[0]  # (..., heads * width)
         factor = self.factor.to(device=inputs.device, dtype=inputs.dtype)
+        if factor.dim() == 3 and self.batch_axis == 1:
+            factor = factor.transpose(0, 1)  # (positions, batch, heads)
         if factor.dim() == 3 and factor.shape[:-1] != inputs.shape[:-1]:
             raise MaskError(
                 f"{self.name}: weights per position were given as {tuple(factor.shape)}, but the output projection "
                 f"receives {tuple(inputs.shape)}."
             )
         if factor.dim() == 2:
-            if inputs.dim() < 3 or inputs.shape[0] != factor.shape[0]:
+            if inputs.dim() < 3 or inputs.shape[self.batch_axis] != factor.shape[0]:
                 raise MaskError(
                     f"{self.name}: weights per example were given for {factor.shape[0]} examples, but the output "
-                    f"projection receives {tuple(inputs.shape)}, whose first dimension is not that batch. "
+                    f"projection receives {tuple(inputs.shape)}, whose dimension {self.batch_axis} is not that batch. "
                     "Use one example at a time, or weights for the whole batch."
                 )
-            factor = factor.view(factor.shape[0], *[1] * (inputs.dim() - 2), -1)  # (batch, 1…, heads)
+            ones = [1] * (inputs.dim() - 1)
+            ones[self.batch_axis] = factor.shape[0]
+            factor = factor.view(*ones, -1)  # (batch, 1…, heads), or (1, batch, heads)
         split = inputs.unflatten(-1, (factor.shape[-1], -1))  # (..., heads, width)
         return ((split * factor.unsqueeze(-1)).flatten(-2), *args[1:])
 

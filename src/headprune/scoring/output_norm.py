@@ -26,7 +26,8 @@ def output_norm(job: Job) -> HeadScores:
         with torch.no_grad(), captured_inputs(job.model, modules) as contexts:
             job.answer(batch)
         for site in sites:
-            split = contexts[site.id].unflatten(-1, (site.num_heads, -1))  # (batch, positions, heads, width)
+            context = contexts[site.id].movedim(site.batch_axis, 0)
+            split = context.unflatten(-1, (site.num_heads, -1))  # (batch, positions, heads, width)
             columns = projections.matrix(modules[site.id]).unflatten(-1, (site.num_heads, -1))
             written = torch.einsum("...hw,ohw->...ho", split, columns).norm(dim=-1)  # (batch, positions, heads)
             if written.shape[0] != batch_rows(batch) or written.dim() != 3:

@@ -40,6 +40,7 @@ class Anatomy:
     is_cross: bool
     is_causal: bool
     calls: tuple[int, ...]  # when attention ran in this block: several times if the module is shared
+    batch_axis: int  # which dimension of the output projection's input is the batch
     adapter: Adapter
 
 
@@ -158,6 +159,7 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
         is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached),
         is_causal=_is_causal([reach for _, reach in reached] + ([key_reach] if key_reach else [])),
         calls=tuple(e.order for e in events),
+        batch_axis=_batch_axis(context, inputs),
         adapter=adapter,
     )
 
@@ -254,6 +256,12 @@ def _real_rows(context: Tensor, inputs: Mapping[str, Any]) -> tuple[int, int]:
         real = mask.flatten().nonzero().flatten()
         return int(real[0]), int(real[-1])
     return 0, context.numel() // context.shape[-1] - 1
+
+
+def _batch_axis(context: Tensor, inputs: Mapping[str, Any]) -> int:
+    """1 where positions come before examples (FSMT, PyTorch's own attention by default), else 0."""
+    rows = next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()), 0)
+    return int(context.dim() == 3 and context.shape[0] != rows and context.shape[1] == rows)
 
 
 def _inside(path: str, ancestor: str) -> bool:

@@ -77,6 +77,7 @@ def look(model: nn.Module, example: Mapping[str, Any] | None = None) -> Look:
             original_num_heads=anatomy.heads,
             kept=tuple(range(anatomy.heads)),
             groups=anatomy.groups,
+            batch_axis=anatomy.batch_axis,
         )
         for anatomy, name in zip(examination.anatomies, names, strict=True)
     }

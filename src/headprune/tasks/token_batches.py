@@ -19,7 +19,9 @@ class TokenBatches:
 
     def __init__(self, lengths: Sequence[int], tokens: int, *, seed: int = 0, processes: int = 1) -> None:
         self.lengths = np.asarray(lengths)
-        if len(self.lengths) and int(self.lengths.max()) > tokens:
+        if not len(self.lengths) or not int(self.lengths.min()):
+            raise DataError("Batches by tokens need examples that are lists of tokens. Use --batch-size instead.")
+        if int(self.lengths.max()) > tokens:
             row = int(self.lengths.argmax())
             raise DataError(
                 f"Example {row + 1} has {self.lengths[row]} tokens, a batch takes {tokens}. Raise --batch-tokens, or "
@@ -56,4 +58,4 @@ def _cuts(lengths: Sequence[int], tokens: int) -> list[int]:
     for row, length in enumerate(lengths):
         if (row - cuts[-1] + 1) * length > tokens:  # sorted: the newest is the longest
             cuts.append(row)
-    return [*cuts, len(lengths)] if len(lengths) else cuts
+    return [*cuts, len(lengths)]
