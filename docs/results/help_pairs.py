@@ -54,4 +54,4 @@ def main(out: Path, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 500)
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 150)

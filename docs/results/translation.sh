@@ -12,7 +12,7 @@ SEEDS=${SEEDS:-1 2 3}                    # of random pruning
 RANDOM_CUTS=${RANDOM_CUTS:-18/18/18 12/12/12 6/6/6 one}  # heads kept of each component: 25, 50, 75 %, one a site
 LAYER_CUTS=${LAYER_CUTS:-ES=642,ED=246,DS=642 ES=246,ED=642,DS=246}
 COMPONENT_CUTS=${COMPONENT_CUTS:-ES=7,ED=15,DS=14 ES=15,ED=7,DS=14 ES=15,ED=14,DS=7}
-SOME=${SOME:-500}                        # sentences where all are not needed
+SOME=${SOME:-300}                        # sentences where all are not needed
 STEPS=${STEPS:-10} TUNE_EPOCHS=${TUNE_EPOCHS:-3} GATE_EPOCHS=${GATE_EPOCHS:-2} LR=${LR:-5e-4}
 BATCH_TOKENS=${BATCH_TOKENS:-1200} PRECISION=${PRECISION:---bf16}
 TASK=(--task translation --data-dir "$DATA" --languages "$LANGUAGES" --batch-size 128)

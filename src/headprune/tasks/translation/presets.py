@@ -102,7 +102,7 @@ PRESETS: dict[str, Preset] = {
     "long": Preset(
         Shape(layers=3, width=256, heads=8, feed_forward=1024, vocabulary=4000, positions=256, dropout=0.2),
         Recipe(
-            epochs=20, learning_rate=1.5e-3, batch_tokens=1200, warmup=400, weight_decay=1e-4,
+            epochs=15, learning_rate=1.5e-3, batch_tokens=1200, warmup=400, weight_decay=1e-4,
             label_smoothing=0.1, betas=(0.9, 0.98), epsilon=1e-9, bf16=True,
         ),
         "under an hour for 29,000 captions on two cores",
