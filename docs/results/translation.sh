@@ -28,7 +28,7 @@ step() { # what it leaves behind, then the command; how long it took is part of 
 
 # A random or patterned cut, then fine-tuning with the heads gone (Budhraja et al.).
 tuned() { # name, pattern, seed
-    step "$1/cut/config.json" headprune prune "$M" --pattern "$2" --seed "$3" --out "$OUT/$1/cut"
+    step "$1/cut/tokenizer_config.json" headprune prune "$M" --pattern "$2" --seed "$3" --out "$OUT/$1/cut"
     step "$1/finetune.json" headprune finetune "$OUT/$1/cut" "${TASK[@]}" "${TRAIN[@]}" --epochs "$TUNE_EPOCHS" --seed "$3" --out "$OUT/$1"
 }
 
@@ -45,11 +45,9 @@ step alone/ablation.json headprune ablate "$M" "${TASK[@]}" --all-but-one --spli
 # How far pruning goes: all heads, one component at a time, over training (Figures 3a, 4 and 5).
 step curve/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --scores "$OUT/scores/scores.json" --scores "$OUT/ablation/scores.json" --random 3 --steps "$STEPS" --out "$OUT/curve"
 step components/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --scores "$OUT/scores/scores.json" --random 0 --components each --steps "$STEPS" --out "$OUT/components"
-if [ ! -d "$OUT/epochs" ]; then
-    mkdir "$OUT/epochs"
-    EVERY=$(find "$M/checkpoints" -name "checkpoint-*" | sed 's/.*-//' | sort -n | head -n 1)
-    for EPOCH in $EPOCHS; do ln -s "$(realpath "$M/checkpoints/checkpoint-$((EVERY * EPOCH))")" "$OUT/epochs/epoch-$EPOCH"; done
-fi
+mkdir -p "$OUT/epochs"
+EVERY=$(find "$M/checkpoints" -name "checkpoint-*" | sed 's/.*-//' | sort -n | head -n 1)
+for EPOCH in $EPOCHS; do ln -sfn "$(realpath -e "$M/checkpoints/checkpoint-$((EVERY * EPOCH))")" "$OUT/epochs/epoch-$EPOCH"; done
 step dynamics/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --checkpoints "$OUT/epochs" --steps "$STEPS" --out "$OUT/dynamics"
 
 # Gates, on the encoder with the decoder frozen and on everything (Voita et al., Table 2 and Figures 7, 9, 10).

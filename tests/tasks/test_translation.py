@@ -120,6 +120,14 @@ def test_a_missing_side_and_unknown_columns_are_named(tmp_path):
             Languages.parse(text)
 
 
+def test_both_sides_come_from_one_name(tmp_path):
+    """dev.en beside val.en and val.de: the pair is val's."""
+    for name, text in (("dev.en", "x\n"), ("val.en", "a\n"), ("val.de", "b\n")):
+        (tmp_path / name).write_text(text)
+    found = read_pairs(Source(tmp_path), "dev", EN_DE)
+    assert (list(found.sources), list(found.targets)) == (["a"], ["b"])
+
+
 def test_the_length_filter_drops_long_and_unequal_pairs():
     """At most so many tokens, and no side many times as long as the other."""
     assert within_length([(5, 5), (11, 5), (2, 9), (3, 9), (10, 10)], most=10, ratio=3.0) == [0, 3, 4]
@@ -158,6 +166,8 @@ def test_subwords_are_trained_once(tmp_path):
         train_subwords(texts, 100)
     with pytest.raises(DataError, match="No kind of subwords"):
         train_subwords(texts, 300, "words")
+    with pytest.raises(DataError, match="Raise --vocabulary"):
+        train_subwords(["".join(map(chr, range(0x4E00, 0x4F00)))] * 3, 64, "unigram")
 
 
 # BLEU
@@ -324,6 +334,51 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path, task, tokenizer, tran
         replace(task, config=None).load(Source(folder), "train", words, 200)
 
 
+class ManyLanguages:
+    """What tokenizers for many languages have in common: a code before (mBART-50, NLLB) or after (mBART) the text."""
+
+    pad_token_id, bos_token_id, eos_token_id, unk_token_id = 0, 1, 2, 3
+    all_special_tokens, all_special_ids = ["<pad>", "<s>", "</s>", "<unk>", "en_XX", "de_DE"], [0, 1, 2, 3, 4, 5]
+
+    def __init__(self, first):
+        self.first, self.src_lang, self.tgt_lang = first, None, None
+
+    def convert_tokens_to_ids(self, token):
+        return self.all_special_tokens.index(token) if token in self.all_special_tokens else 3
+
+    def __call__(self, text_target):
+        code = self.convert_tokens_to_ids(self.tgt_lang)
+        return {"input_ids": [code, 9, 2] if self.first else [9, 2, code]}
+
+
+def test_models_for_many_languages_are_told_the_target(translator):
+    """As the first token, or as the token that the decoder starts from; a code that is not one is refused."""
+    task = replace(find_task("translation"), languages=Languages("en_XX", "de_DE"))
+    for first, told in ((True, {"forced_bos_token_id": 5}), (False, {"decoder_start_token_id": 5})):
+        tokenizer = ManyLanguages(first)
+        ready = task.for_processor(tokenizer, translator.config)
+        assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("en_XX", "de_DE")
+        assert ready._forced() == told
+        assert ready._collator(tokenizer).start == (1 if first else 5)
+    with pytest.raises(DataError, match=r"no language 'de'. Known: .*de_DE, en_XX"):
+        replace(task, languages=Languages("en_XX", "de")).for_processor(ManyLanguages(True), translator.config)
+
+
+def test_a_tokenizer_with_two_dictionaries_is_refused(translator, task):
+    """FSMT's encodes targets with the source's dictionary."""
+
+    class TwoDictionaries(ManyLanguages):
+        def get_src_vocab(self):
+            return {"a": 5}
+
+        def get_tgt_vocab(self):
+            return {"b": 5}
+
+    tokenizer = TwoDictionaries(True)
+    with pytest.raises(DataError, match="another for the target"):
+        replace(task, languages=Languages("en_XX", "de_DE")).for_processor(tokenizer, translator.config)
+
+
 def test_a_model_without_a_decoder_is_refused(task, tokenizer):
     """Translation needs an encoder-decoder."""
     from transformers import BertConfig
@@ -340,7 +395,8 @@ def test_label_smoothing_is_the_formula(task):
     asked = [(0, 0, 1), (0, 1, 2), (1, 0, 4)]
     expected = sum(-0.9 * logs[i, j, k] - 0.1 * logs[i, j].mean() for i, j, k in asked) / 6
     assert torch.allclose(loss, expected)
-    assert task.training_loss(0.0) is None
+    plain = task.training_loss(0.0)({"logits": logits}, labels)
+    assert torch.allclose(plain, sum(-logs[i, j, k] for i, j, k in asked) / 3)
     with pytest.raises(DataError, match="for translation"):
         find_task("sst2").training_loss(0.1)
 

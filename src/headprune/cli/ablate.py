@@ -66,7 +66,8 @@ def ablate(
     found, other, chooser = results["split"], results.get("against"), results.get("choose")
     result: dict[str, Any] = {
         **task.settings(), "split": split, "all_but_one": all_but_one, "seed": seed, "base": described(found.base),
-        "share_reused": found.share_reused, "components": _by_component(found, find_heads(loaded)),
+        "encoder_passes_saved" if task.searches else "share_reused": found.share_reused,
+        "components": _by_component(found, find_heads(loaded)),
         "heads": {str(head): row for head, row in found.rows.items()},
     }  # fmt: skip
     if other is not None:

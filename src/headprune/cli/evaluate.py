@@ -12,6 +12,7 @@ import typer
 from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Seed, check_writable, progress
 from headprune.cli.taskdata import TaskData, TaskOptions, described, takes_task
+from headprune.errors import DataError
 
 if TYPE_CHECKING:
     from headprune.tasks import Evaluation
@@ -40,6 +41,11 @@ def evaluate(
     rivals = [name for name in (model, against) if name is not None]
     parts = {name: data.open(name) for name in rivals}  # each reads the text with its own tokenizer
     batches = {name: part.batches(part.examples(split, examples, seed)) for name, part in parts.items()}
+    if against is not None and split == "train" and data.task == "translation":
+        raise DataError(
+            "Training pairs are left out by their length in tokens, which is not the same for two tokenizers: choose "
+            "another part to compare models on."
+        )
     with progress(sum(len(batches[name]) for name in rivals)) as step:
         found, result = _scored(parts[model], model, batches[model], device, mask, out, step)
         result |= {"split": split, "seed": seed}
@@ -83,14 +89,7 @@ def _scored(
             yield batch
 
     begun = time.perf_counter()
-    found = evaluate_task(
-        model,
-        counted(),
-        data.task,
-        mask=chosen,
-        heads=heads,
-        keep=lambda outputs, batch: answers.append((outputs, batch)),
-    )
+    found = evaluate_task(model, counted(), data.task, mask=chosen, heads=heads, keep=keep)
     seconds = time.perf_counter() - begun
     result = {**data.task.settings(), "heads": len(chosen) if chosen is not None else len(heads), **described(found)}
     result |= {"seconds": seconds, "examples_per_second": len(found.rows) / seconds}

@@ -44,11 +44,13 @@ def finetune(
     from headprune.surgery.prune import prune_
     from headprune.tasks import evaluate
     from headprune.tasks.finetune import finetune as train
+    from headprune.tasks.processes import is_main_process
     from headprune.tasks.recipe import Recipe
 
     opened = data.open_new(model)
     task = opened.task
     examples, dev = opened.examples("train"), opened.examples("dev")
+    tests = {name: opened.batches(opened.examples(name)) for name in test or ()}
     recipe = training.recipe(Recipe(seed=seed, batch_size=data.batch_size, max_length=data.max_length))
     learner = padded_as(new_model(model, task, device, seed, from_scratch=from_scratch), opened.processor)
     if mask is not None:
@@ -57,12 +59,15 @@ def finetune(
     guide = _teacher(teacher, learner, opened.processor, device) if teacher is not None else None
     ways: Any = {"teacher": guide, "keep_checkpoints": keep_checkpoints, "quiet": json}
     trained = train(learner, opened.processor, task, examples, out / "checkpoints", recipe, **ways)
+    if not is_main_process():
+        return
     trained.save_pretrained(out)  # type: ignore[operator]
     if opened.processor is not None:
         opened.processor.save_pretrained(out)
     found = evaluate(trained, opened.batches(dev), task)
     result = {**task.settings(), "recipe": recipe.to_dict(), "train_examples": len(examples), "dev": described(found)}
-    result |= {name: described(evaluate(trained, opened.batches(opened.examples(name)), task)) for name in test or ()}
+    result |= {"left_out": examples.left_out}
+    result |= {name: described(evaluate(trained, batches, task)) for name, batches in tests.items()}
     write_text(out / "finetune.json", json_module.dumps(result, indent=1))
     if json:
         typer.echo(json_module.dumps(result, indent=1))

@@ -97,7 +97,10 @@ def gates(
     if not settings:
         raise GateError("Say how much to prune: --lambda 0.02 (the papers' way), or --keep 50% (finds its own lambda).")
     from headprune.heads.files import write_text
+    from headprune.tasks.processes import process_count
 
+    if process_count() > 1:
+        raise GateError("This command trains on one process. For several, use hp.GateTrainer in a script of your own.")
     ways = _Ways(
         gate, components, unit, train, rule, temperature, init, training, gate_lr, gate_lr_scale, warmup, freeze_after,
         over, from_scratch, test or [], seed,
@@ -142,6 +145,7 @@ def _trained(
     if known is not None:
         return known
     examples, dev = data.examples("train"), data.batches(data.examples("dev"))
+    tests = {name: data.batches(data.examples(name)) for name in ways.test}
     if ways.from_scratch:
         loaded = padded_as(new_model(model, data.task, device, ways.seed, from_scratch=True), data.processor)
     else:
@@ -158,7 +162,8 @@ def _trained(
     attached = gates_of(loaded)
     gated = evaluate(loaded, dev, data.task)
     result = {
-        **asked, "learning_rate": recipe.learning_rate, "objective": objective.to_dict(), "before": described(before),
+        **asked, **data.task.settings(), "train_examples": len(examples), "left_out": examples.left_out,
+        "learning_rate": recipe.learning_rate, "objective": objective.to_dict(), "before": described(before),
         "gated": described(gated), "decided": attached.share_decided(), "open": attached.open_heads(),
         "components": attached.open_by_component(), "trajectory": read_trajectory(folder / "checkpoints"),
     }  # fmt: skip
@@ -166,9 +171,7 @@ def _trained(
     pruned = _removed(attached, keep, f"{ways.gate} gates, {name}")
     left = find_heads(pruned)
     result |= {"dev": described(evaluate(pruned, dev, data.task)), "heads": [len(heads), len(left)]}
-    result["tests"] = {
-        name: described(evaluate(pruned, data.batches(data.examples(name)), data.task)) for name in ways.test
-    }
+    result["tests"] = {name: described(evaluate(pruned, batches, data.task)) for name, batches in tests.items()}
     result["kept"] = {site.id: list(site.kept) for site in left}
     write_text(folder / "mask.json", HeadMask.from_dict(heads, result["kept"]).to_json())
     pruned.save_pretrained(folder / "model")

@@ -16,7 +16,7 @@ from headprune.cli.taskdata import TaskOptions, padded_as, takes_task
 from headprune.errors import MaskError
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
-RESULTS = ("finetune.json", "training_args.bin", "trainer_state.json")
+RESULTS = ("finetune.json", "train-mt.json", "evaluation.json", "training_args.bin", "trainer_state.json")
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")
 
 

@@ -12,7 +12,7 @@ import typer
 
 from headprune.cli.options import load_model, quiet_transformers
 from headprune.cli.widening import takes
-from headprune.errors import CheckpointError, DataError
+from headprune.errors import CheckpointError, DataError, MissingExtraError
 
 if TYPE_CHECKING:
     from headprune.tasks import Evaluation, Examples, Source, Task
@@ -202,7 +202,9 @@ def load_processor(task: Task, name: str) -> Any:
     quiet_transformers()
     try:
         processor = getattr(transformers, task.processor_class).from_pretrained(name)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except ImportError as error:
+        raise MissingExtraError(f"The tokenizer of '{name}' needs a package that is not installed: {error}") from error
+    except (OSError, ValueError, KeyError) as error:
         kind = "tokenizer" if task.processor_class == "AutoTokenizer" else "image processor"
         raise DataError(f"'{name}' has no {kind} ({error}). Save one into the model's folder.") from error
     if task.processor_class != "AutoTokenizer":

@@ -60,6 +60,7 @@ def train_mt(
     from headprune.resuming import noted_steps
     from headprune.tasks import evaluate
     from headprune.tasks.finetune import VALIDATION, finetune
+    from headprune.tasks.processes import is_main_process, main_process_first
     from headprune.tasks.translation import TranslationTask
     from headprune.tasks.translation.presets import PRESETS, new_translator
 
@@ -75,24 +76,24 @@ def train_mt(
     task, source = data.find()
     if not isinstance(task, TranslationTask):
         raise DataError(f"train-mt trains translation models, not {task.name}. Use headprune finetune.")
-    with _main_process_first():
-        tokenizer = _tokenizer(task, source, out, shape, subwords)
+    with main_process_first():
+        tokenizer = _tokenizer(task, source, out / "checkpoints" / "subwords", shape, subwords)
     model = new_translator(shape, tokenizer, seed).to(device)
     task = task.for_processor(tokenizer, model.config)
     if mask is not None:
         _cut(model, mask)
-    examples, dev = (task.load(source, split, tokenizer, longest) for split in ("train", "dev"))
+    examples = task.load(source, "train", tokenizer, longest)
+    parts = {name: task.load(source, name, tokenizer, longest) for name in ("dev", *(test or ()))}
     finetune(
         model, tokenizer, task, examples, out / "checkpoints", recipe, keep_checkpoints=keep_checkpoints, quiet=json,
-        validate=_validation(task, dev, validate_examples, data.batch_size),
+        validate=_validation(task, parts["dev"], validate_examples, data.batch_size),
     )  # fmt: skip
-    if not _is_main_process():
+    if not is_main_process():
         return
     epochs = noted_steps(out / "checkpoints" / VALIDATION)
     seconds = epochs[-1]["seconds"] if epochs else 0.0
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    parts = {"dev": dev, **{name: task.load(source, name, tokenizer, longest) for name in test or ()}}
     result: dict[str, Any] = {
         **task.settings(), "preset": preset, "shape": shape.to_dict(), "recipe": recipe.to_dict(), "seed": seed,
         "model_class": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters()),
@@ -115,7 +116,7 @@ def train_mt(
     )
 
 
-def _tokenizer(task: TranslationTask, source: Source, out: Path, shape: Shape, kind: str) -> Any:
+def _tokenizer(task: TranslationTask, source: Source, folder: Path, shape: Shape, kind: str) -> Any:
     """One vocabulary for both sides of the training data."""
     from headprune.tasks.translation.pairs import read_pairs
     from headprune.tasks.translation.subwords import subwords_of
@@ -123,7 +124,7 @@ def _tokenizer(task: TranslationTask, source: Source, out: Path, shape: Shape, k
     if task.languages is None:
         raise DataError("Which languages? Say source and target with --languages, as en-de.")
     pairs = read_pairs(source, "train", task.languages)
-    return subwords_of(out, [*pairs.sources, *pairs.targets], shape.vocabulary, kind)  # type: ignore[arg-type]
+    return subwords_of(folder, [*pairs.sources, *pairs.targets], shape.vocabulary, kind)  # type: ignore[arg-type]
 
 
 def _cut(model: Any, mask: Path) -> None:
@@ -144,15 +145,3 @@ def _validation(task: TranslationTask, dev: Any, count: int, batch_size: int) ->
     greedy = replace(task, search=SEARCHES["greedy"])
     batches = list(dev.sample(count, 0).batches(batch_size))
     return lambda model: {task.metric.name: evaluate(model, batches, greedy).score}
-
-
-def _main_process_first() -> Any:
-    from accelerate import PartialState
-
-    return PartialState().main_process_first()
-
-
-def _is_main_process() -> bool:
-    from accelerate import PartialState
-
-    return bool(PartialState().is_main_process)

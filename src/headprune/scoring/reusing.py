@@ -28,7 +28,7 @@ class Reuse(Protocol):
         """The answer with only the heads of `mask`, which differs from the whole model at `site` alone."""
 
     def share(self) -> float:
-        """The share of the work in linear maps that was not done again, over all heads."""
+        """The share of the work that was not done again, over all heads: in linear maps, or of encoder passes."""
 
 
 class NothingKept:

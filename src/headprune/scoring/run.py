@@ -46,4 +46,5 @@ def score(
     job = Job(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)
     with evaluation(model), masked(model, mask, heads=found) if mask is not None else nullcontext():
         scores = scorer(job, **options)
-    return dataclasses.replace(scores, data=name)
+    how = {} if loss == "mean" else {"loss": loss if isinstance(loss, str) else "own"}
+    return dataclasses.replace(scores, data=name, options={**scores.options, **how})

@@ -259,7 +259,7 @@ def _real_rows(context: Tensor, inputs: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _batch_axis(context: Tensor, inputs: Mapping[str, Any]) -> int:
-    """1 where positions come before examples (FSMT, PyTorch's own attention by default), else 0."""
+    """1 where positions come before examples (FSMT), else 0; 0 too where an example of the caller's cannot tell."""
     rows = next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()), 0)
     return int(context.dim() == 3 and context.shape[0] != rows and context.shape[1] == rows)
 

@@ -82,12 +82,53 @@ def finetune(
     task.check_training(examples)
     if teacher is not None and recipe.label_smoothing:
         raise DataError("A teacher's answers are soft already: train with --label-smoothing 0, or without --teacher.")
+    with _left_as_it_was(model):
+        return _train(
+            model, processor, task, examples, folder, recipe, teacher=teacher, gating=gating, validate=validate,
+            resume=resume, keep_checkpoints=keep_checkpoints, quiet=quiet,
+        )  # fmt: skip
+
+
+@contextmanager
+def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """What the Trainer leaves on a model is taken away: mixed precision around its forward, which would make every
+    later score one in bf16, and `use_cache = False`, without which `generate` computes every step from the start."""
+    config: Any = getattr(model, "config", None)
+    forward = vars(model).get("forward")
+    cache = getattr(config, "use_cache", None)
+    try:
+        yield
+    finally:
+        vars(model).pop("_original_forward", None)
+        vars(model).pop("forward", None)
+        if forward is not None:
+            model.forward = forward
+        if cache is not None:
+            config.use_cache = cache
+
+
+def _train(
+    model: nn.Module,
+    processor: Any,
+    task: Task,
+    examples: Examples,
+    folder: Path,
+    recipe: Recipe,
+    *,
+    teacher: nn.Module | None,
+    gating: Gating | None,
+    validate: Validate | None,
+    resume: bool,
+    keep_checkpoints: bool,
+    quiet: bool,
+) -> nn.Module:
     transformers = _transformers_with_trainer()
     trainer_class: Any = _with_rate(transformers.Trainer)
     if recipe.batch_tokens is not None:
         trainer_class = _with_token_batches(trainer_class, examples, recipe)
     if teacher is not None:
         trainer_class = _with_teacher(trainer_class, teacher, recipe)
+    own_loss = task.training_loss(recipe.label_smoothing) if teacher is None else None
     more: dict[str, Any] = {}
     if gating is not None:
         trainer_class, more = _with_gates(trainer_class), {**vars(gating)}
@@ -98,19 +139,20 @@ def finetune(
         train_dataset=_Rows(examples),
         data_collator=_Counted(examples),
         processing_class=processor,
-        compute_loss_func=task.training_loss(recipe.label_smoothing),
+        compute_loss_func=own_loss,
     )
+    if own_loss is None:
+        # Many models take `num_items_in_batch` and do not use it: their loss is the mean of a batch, and must be
+        # averaged over accumulated batches and processes as one.
+        trainer.model_accepts_loss_kwargs = False
     if quiet:
         trainer.remove_callback(transformers.PrinterCallback)  # it prints losses where a program reads JSON
     if validate is not None:
         trainer.add_callback(_validating(transformers, trainer, validate))
     if trainer.is_world_process_zero():
         _claim(folder, _run_key(model, teacher, task, examples, recipe, gating))
-    checkpoint = transformers.trainer_utils.get_last_checkpoint(str(folder)) if resume and folder.is_dir() else None
     with _attention_for(model, recipe):
-        trainer.train(resume_from_checkpoint=checkpoint)
-    # Mixed precision stays wrapped around the model's forward, and would make every later score one in bf16.
-    trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        trainer.train(resume_from_checkpoint=_last_checkpoint(folder) if resume else None)
     return model.eval()
 
 
@@ -227,6 +269,13 @@ def _attention_for(model: nn.Module, recipe: Recipe) -> Iterator[None]:
         model.set_attn_implementation(before)  # type: ignore[operator]
 
 
+def _last_checkpoint(folder: Path) -> str | None:
+    """The last checkpoint that is whole: the Trainer writes its state last, and a kill may come before."""
+    whole = [path for path in folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    steps = {int(path.name.rpartition("-")[2]): path for path in whole if path.name.rpartition("-")[2].isdecimal()}
+    return str(steps[max(steps)]) if steps else None
+
+
 def _run_key(
     model: nn.Module, teacher: nn.Module | None, task: Task, examples: Examples, recipe: Recipe, gating: Gating | None
 ) -> str:
@@ -235,7 +284,8 @@ def _run_key(
     for row in examples.features:
         for name, value in sorted(row.items()):
             data.update(name.encode() + _content(value))
-    options: dict[str, Any] = {"task": task.name, "recipe": recipe.to_dict(), "data": data.hexdigest()}
+    settings = {name: value for name, value in recipe.to_dict().items() if name != "max_length"}  # the data shows it
+    options: dict[str, Any] = {"task": task.name, "recipe": settings, "data": data.hexdigest()}
     if gating is not None:
         options |= {"objective": gating.objective.to_dict(), "gate_lr": gating.gate_lr, "scale": gating.gate_lr_scale}
     if teacher is not None:

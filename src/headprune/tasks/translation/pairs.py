@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import zlib
 from collections.abc import Mapping, Sequence
@@ -66,18 +67,19 @@ def read_pairs(source: Source, split: str, languages: Languages) -> Pairs:
 def _aligned_files(source: Source, names: Sequence[str], languages: Languages) -> tuple[Path, Path] | None:
     if source.folder is None:
         return None
-    found: list[Path | None] = []
-    for language in (languages.source, languages.target):
-        try:
-            found.append(source.file(names, (f".{language}",)))
-        except DataError:
-            found.append(None)
-    first, second = found
-    if (first is None) != (second is None):
-        there = first if first is not None else second
-        lacking = languages.target if second is None else languages.source
-        raise DataError(f"'{there}' has no aligned file ending in .{lacking} beside it. Both sides are needed.")
-    return (first, second) if first is not None and second is not None else None
+    alone: list[tuple[Path, str]] = []
+    for name in names:  # both sides under one name: dev.en beside val.de are not aligned
+        found = {}
+        for language in (languages.source, languages.target):
+            with contextlib.suppress(DataError):
+                found[language] = source.file((name,), (f".{language}",))
+        if len(found) == 2:
+            return found[languages.source], found[languages.target]
+        other = {languages.source: languages.target, languages.target: languages.source}
+        alone += [(path, other[language]) for language, path in found.items()]
+    for path, lacking in alone:
+        raise DataError(f"'{path}' has no aligned file ending in .{lacking} beside it. Both sides are needed.")
+    return None
 
 
 def _from_files(first: Path, second: Path) -> Pairs:

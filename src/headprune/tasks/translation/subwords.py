@@ -41,7 +41,13 @@ def train_subwords(texts: Iterable[str], size: int, kind: Kind = "bpe") -> Any:
         )
     else:
         raise DataError(f"No kind of subwords called '{kind}'. Known: bpe, unigram.")
-    raw.train_from_iterator(texts, trainer)
+    try:
+        raw.train_from_iterator(texts, trainer)
+    except Exception as error:  # tokenizers raises its own bare exceptions
+        raise DataError(
+            f"A {kind} tokenizer with {size} entries cannot be trained on this text: {error}. Raise --vocabulary, or "
+            "use --subwords bpe, which needs no entry for every character."
+        ) from error
     end = special.index("</s>")
     raw.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", end)]

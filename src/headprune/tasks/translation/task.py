@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headprune.errors import DataError
 from headprune.heads.files import write_text
+from headprune.registry import hint
 from headprune.scoring.job import ROW
 from headprune.scoring.losses import IGNORED, token_labels
 from headprune.tasks.metrics import Metric, metrics
@@ -135,9 +136,9 @@ class TranslationTask(Task):
         }
 
     def training_loss(self, smoothing: float) -> Callable[..., Tensor] | None:
-        """Cross-entropy with a share of the target's weight spread over the vocabulary (Szegedy et al. 2016)."""
-        if not smoothing:
-            return None
+        """Cross-entropy with a share of the target's weight spread over the vocabulary (Szegedy et al. 2016).
+
+        Also without smoothing, because models' own losses are means of a batch, whatever the step has besides it."""
 
         def smoothed(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
             logits = outputs["logits"].float().flatten(0, 1)  # (batch x length, vocabulary)
@@ -149,7 +150,7 @@ class TranslationTask(Task):
         return smoothed
 
     def _collator(self, processor: Any) -> _Collator:
-        start = getattr(self.config, "decoder_start_token_id", None)
+        start = self._forced().get("decoder_start_token_id", getattr(self.config, "decoder_start_token_id", None))
         if start is None:
             start = processor.bos_token_id if processor.bos_token_id is not None else processor.pad_token_id
         return _Collator(padding=int(processor.pad_token_id), start=int(start))
@@ -158,25 +159,34 @@ class TranslationTask(Task):
         """Tokenizers for many languages have to be told which."""
         if self.languages is None or not hasattr(self.processor, "tgt_lang"):
             return
-        try:
-            self.processor.src_lang, self.processor.tgt_lang = self.languages.source, self.languages.target
-        except (KeyError, ValueError) as error:
-            raise DataError(
-                f"The tokenizer does not know {self.languages} ({error}). Name files and --languages by its codes."
-            ) from error
+        for code in (self.languages.source, self.languages.target):
+            if _language_token(self.processor, code) is None:
+                known = [str(token).strip("_") for token in self.processor.all_special_tokens]
+                raise DataError(
+                    f"The tokenizer has no language '{code}'. {hint(code, known)} Name files and --languages by its "
+                    "codes."
+                )
+        self.processor.src_lang, self.processor.tgt_lang = self.languages.source, self.languages.target
 
     def _forced(self) -> dict[str, Any]:
-        """Models for many languages begin a translation with the code of its language."""
-        if not getattr(self.processor, "tgt_lang", None):
+        """Models for many languages are told the target's: as the first token of the translation (M2M-100, mBART-50,
+        NLLB), or as the token that the decoder starts from (mBART, whose targets end with it)."""
+        if self.languages is None or not hasattr(self.processor, "tgt_lang"):
             return {}
-        first = self.processor(text_target="a")["input_ids"][0]
-        ordinary = (self.processor.bos_token_id, self.processor.eos_token_id)
-        return (
-            {"forced_bos_token_id": first} if first in self.processor.all_special_ids and first not in ordinary else {}
-        )
+        code = _language_token(self.processor, self.languages.target)
+        target = self.processor(text_target="a")["input_ids"]
+        if target[0] == code:
+            return {"forced_bos_token_id": code}
+        return {"decoder_start_token_id": code} if target[-1] == code else {}
 
     def _check_tokenizer(self) -> None:
-        """Padding and the end of a sentence must mean the same to both."""
+        """Padding and the end of a sentence must mean the same to both, and targets must be encoded as targets."""
+        sides: list[Any] = [getattr(self.processor, name, dict)() for name in ("get_src_vocab", "get_tgt_vocab")]
+        if sides[0] != sides[1]:
+            raise DataError(
+                "The tokenizer has one dictionary for the source and another for the target, and no way to encode a "
+                "target. Use a checkpoint with a joint dictionary."
+            )
         for name in ("pad_token_id", "eos_token_id"):
             mine, theirs = getattr(self.processor, name, None), getattr(self.config, name, None)
             if mine is None:
@@ -206,6 +216,17 @@ class TranslationTask(Task):
                 f"{pairs.place(first)}: unknown to the tokenizer, as {unknown} of the {total} tokens of {pairs.name} "
                 "are. It was made for another language or script."
             )
+
+
+def _language_token(processor: Any, code: str) -> int | None:
+    """The token that stands for a language; None if the tokenizer does not know it."""
+    try:
+        token = (
+            processor.get_lang_id(code) if hasattr(processor, "get_lang_id") else processor.convert_tokens_to_ids(code)
+        )
+    except KeyError:
+        return None
+    return token if token in processor.all_special_ids and token != processor.unk_token_id else None
 
 
 def _check_lengths(pairs: Pairs, lengths: Sequence[tuple[int, int]], most: int) -> None:
