@@ -85,14 +85,17 @@ def gathered_translation(run: Path) -> dict[str, Any]:
         }
         for kind, file in trained.items()
     }
-    seconds = [json.loads(line) for line in (run / "seconds.jsonl").read_text().splitlines()]
+    seconds: dict[str, int] = {}
+    for line in (run / "seconds.jsonl").read_text().splitlines():  # a step that was stopped has several
+        entry = json.loads(line)
+        seconds[entry["step"]] = seconds.get(entry["step"], 0) + entry["seconds"]
     return {
         **parts,
         "curves": curves,
         "gates": gates,
         **{kind: found for kind, found in runs.items() if kind != "model"},
         "model": runs["model"]["model"],
-        "seconds": {entry["step"]: entry["seconds"] for entry in seconds},
+        "seconds": seconds,
         "versions": _versions("sacrebleu"),
     }
 

@@ -19,11 +19,18 @@ TASK=(--task translation --data-dir "$DATA" --languages "$LANGUAGES" --batch-siz
 TRAIN=(--lr "$LR" --lr-warmup 0.05 --batch-tokens "$BATCH_TOKENS" --label-smoothing 0.1 --weight-decay 1e-4 "$PRECISION" --test "$TEST")
 M="$OUT/model"
 
-step() { # what it leaves behind, then the command; how long it took is part of the result
-    local left=$OUT/$1 begun=$SECONDS
-    if [ -f "$left" ]; then return; fi
+NOW="" BEGUN=0
+note() { # how long a step took, finished or stopped
+    if [ -n "$NOW" ]; then echo "{\"step\": \"$NOW\", \"seconds\": $((SECONDS - BEGUN))}" >>"$OUT/seconds.jsonl"; fi
+    NOW=""
+}
+trap note EXIT
+
+step() { # what it leaves behind, then the command
+    if [ -f "$OUT/$1" ]; then return; fi
+    NOW=$1 BEGUN=$SECONDS
     "${@:2}"
-    echo "{\"step\": \"$1\", \"seconds\": $((SECONDS - begun))}" >>"$OUT/seconds.jsonl"
+    note
 }
 
 # A random or patterned cut, then fine-tuning with the heads gone (Budhraja et al.).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import json
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
+import transformers
 from sacrebleu.significance import PairedTest
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MBartConfig, MBartForConditionalGeneration
 
 from headprune.errors import DataError
+from headprune.scoring.job import model_inputs
 from headprune.stats import bootstrap_interval, paired_bootstrap
 from headprune.tasks import Source, evaluate, find_task
 from headprune.tasks.metrics import metrics
@@ -334,49 +337,44 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path, task, tokenizer, tran
         replace(task, config=None).load(Source(folder), "train", words, 200)
 
 
-class ManyLanguages:
-    """What tokenizers for many languages have in common: a code before (mBART-50, NLLB) or after (mBART) the text."""
-
-    pad_token_id, bos_token_id, eos_token_id, unk_token_id = 0, 1, 2, 3
-    all_special_tokens, all_special_ids = ["<pad>", "<s>", "</s>", "<unk>", "en_XX", "de_DE"], [0, 1, 2, 3, 4, 5]
-
-    def __init__(self, first):
-        self.first, self.src_lang, self.tgt_lang = first, None, None
-
-    def convert_tokens_to_ids(self, token):
-        return self.all_special_tokens.index(token) if token in self.all_special_tokens else 3
-
-    def __call__(self, text_target):
-        code = self.convert_tokens_to_ids(self.tgt_lang)
-        return {"input_ids": [code, 9, 2] if self.first else [9, 2, code]}
+VOCABULARY = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
+VOCABULARY += [(f"▁{word}", -1.0) for pair in pairs(60, 0) for text in pair for word in text.split()]
+VOCABULARY = list(dict(VOCABULARY).items())
 
 
-def test_models_for_many_languages_are_told_the_target(translator):
-    """As the first token, or as the token that the decoder starts from; a code that is not one is refused."""
-    task = replace(find_task("translation"), languages=Languages("en_XX", "de_DE"))
-    for first, told in ((True, {"forced_bos_token_id": 5}), (False, {"decoder_start_token_id": 5})):
-        tokenizer = ManyLanguages(first)
-        ready = task.for_processor(tokenizer, translator.config)
-        assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("en_XX", "de_DE")
-        assert ready._forced() == told
-        assert ready._collator(tokenizer).start == (1 if first else 5)
-    with pytest.raises(DataError, match=r"no language 'de'. Known: .*de_DE, en_XX"):
-        replace(task, languages=Languages("en_XX", "de")).for_processor(ManyLanguages(True), translator.config)
+@pytest.mark.parametrize("kind", ["MBart50Tokenizer", "MBartTokenizer"])
+def test_models_for_many_languages_are_told_the_target(tmp_path, kind):
+    """mBART-50's translations begin with the language's code; mBART's targets end with it, and decoding starts so."""
+    tokenizer = getattr(transformers, kind)(vocab=VOCABULARY, src_lang="en_XX", tgt_lang="fr_XX")
+    config = MBartConfig(
+        vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64, pad_token_id=1,
+        eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None,
+    )  # fmt: skip
+    model = MBartForConditionalGeneration(config).eval()
+    task = replace(find_task("translation"), languages=Languages("en_XX", "de_DE"), search=SEARCHES["greedy"])
+    task = task.for_processor(tokenizer, config)
+    german = tokenizer.convert_tokens_to_ids("de_DE")
+    for name, text in (("en_XX", "the dog sees the red ball\n"), ("de_DE", "der hund den rote ball sieht\n")):
+        (tmp_path / f"test.{name}").write_text(text)
+    batch = next(task.load(Source(tmp_path), "test", tokenizer, 60).batches(1))
+    labels, read = batch["labels"][0].tolist(), batch["decoder_input_ids"][0].tolist()
+    begins = kind == "MBart50Tokenizer"
+    assert labels[0 if begins else -1] == german
+    assert read == [2 if begins else german, *labels[:-1]]
+    with torch.no_grad():
+        said = task.answer(model, model_inputs(batch)).tokens[0].tolist()
+    assert (said[1] if begins else said[0]) == german
+    with pytest.raises(DataError, match=r"no language 'de'\."):
+        replace(task, languages=Languages("en_XX", "de")).for_processor(tokenizer, config)
 
 
-def test_a_tokenizer_with_two_dictionaries_is_refused(translator, task):
+def test_a_tokenizer_with_two_dictionaries_is_refused(task, tokenizer, translator):
     """FSMT's encodes targets with the source's dictionary."""
-
-    class TwoDictionaries(ManyLanguages):
-        def get_src_vocab(self):
-            return {"a": 5}
-
-        def get_tgt_vocab(self):
-            return {"b": 5}
-
-    tokenizer = TwoDictionaries(True)
+    other = copy.copy(tokenizer)
+    other.get_src_vocab, other.get_tgt_vocab = (lambda: {"a": 5}), (lambda: {"b": 5})
     with pytest.raises(DataError, match="another for the target"):
-        replace(task, languages=Languages("en_XX", "de_DE")).for_processor(tokenizer, translator.config)
+        task.for_processor(other, translator.config)
 
 
 def test_a_model_without_a_decoder_is_refused(task, tokenizer):
