@@ -318,8 +318,8 @@ def _times(run: Run) -> list[str]:
     rows = [[name, f"{minutes:.1f}"] for name, minutes in groups.items()]
     versions = ", ".join(f"{name} {value}" for name, value in run["versions"].items())
     text = (
-        f"Minutes on 2 cores without a GPU, {sum(groups.values()):.0f} in all, with other work going on at times; what a "
-        f"killed step had done before is not counted. No more than an orientation. {versions}."
+        f"Minutes on 2 cores without a GPU, {sum(groups.values()):.0f} in all, with other work going on at times; what "
+        f"a killed step had done before is not counted. No more than an orientation. {versions}."
     )
     return ["## How long it took", "", text, "", *table(["step", "minutes"], rows), ""]
 
