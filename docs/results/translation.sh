@@ -2,9 +2,11 @@
 # The study behind docs/results/multi30k.md: translation.sh DATA OUT, from raw files to the last figure.
 # DATA holds train, val and the test set as aligned files (.en and .de, or .gz); if it also holds help.en and help.de
 # (see help_pairs.py), ablations are compared on this second domain. What is finished is not done again, and every
-# command goes on where it stopped: after an interruption start it again as it was. The variables make it smaller.
+# command goes on where it stopped: after an interruption start it again as it was. The variables make it smaller; PARTS
+# chooses some of it, and collect.py joins what was done in parts.
 set -euo pipefail
 DATA=$1 OUT=$2
+PARTS=${PARTS:-heads curves gates random patterns scratch}
 PRESET=${PRESET:-quick} SEED=${SEED:-1} LANGUAGES=${LANGUAGES:-en-de} TEST=${TEST:-test_2016_flickr}
 EPOCHS=${EPOCHS:-1 2 3 5 10}             # whose pruning curves are drawn (Michel et al., Figure 5)
 SHARES=${SHARES:-50% 25% 12.5%}          # heads that gates keep
@@ -33,43 +35,60 @@ step() { # what it leaves behind, then the command
     note
 }
 
-# A random or patterned cut, then fine-tuning with the heads gone (Budhraja et al.).
-tuned() { # name, pattern, seed
+# Which heads matter, one at a time and alone (Michel et al., Figures 1a and 2a, Tables 1, 2 and 5).
+heads() {
+    local second=()
+    if [ -f "$DATA/help.en" ]; then second=(--against help); fi
+    step ablation/ablation.json headprune ablate "$M" "${TASK[@]}" "${second[@]}" --out "$OUT/ablation"
+    step alone/ablation.json headprune ablate "$M" "${TASK[@]}" --all-but-one --split "$TEST" --examples "$SOME" --choose-on dev --choose-examples "$SOME" --out "$OUT/alone"
+}
+
+# How far pruning goes: all heads, one component at a time, over training (Figures 3a, 4 and 5). After `heads`.
+curves() {
+    local orders=(--scores "$OUT/scores/scores.json" --steps "$STEPS" --examples "$SOME") every epoch
+    step curve/curve.json headprune curve "$M" "${TASK[@]}" "${orders[@]}" --scores "$OUT/ablation/scores.json" --random 3 --out "$OUT/curve"
+    step components/curve.json headprune curve "$M" "${TASK[@]}" "${orders[@]}" --random 0 --components each --out "$OUT/components"
+    mkdir -p "$OUT/epochs"
+    every=$(find "$M/checkpoints" -name "checkpoint-*" | sed 's/.*-//' | sort -n | head -n 1)
+    for epoch in $EPOCHS; do ln -sfn "$(realpath -e "$M/checkpoints/checkpoint-$((every * epoch))")" "$OUT/epochs/epoch-$epoch"; done
+    step dynamics/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --checkpoints "$OUT/epochs" --steps "$STEPS" --out "$OUT/dynamics"
+}
+
+# On the encoder with the decoder frozen and on everything (Voita et al., Table 2 and Figures 7, 9, 10).
+gates() {
+    local ways=(--epochs "$GATE_EPOCHS" --seed "$SEED") share
+    for share in $SHARES; do ways+=(--keep "$share"); done
+    step gates-encoder/gates.json headprune gates "$M" "${TASK[@]}" "${TRAIN[@]}" "${ways[@]}" --components encoder --train encoder --out "$OUT/gates-encoder"
+    step gates-all/gates.json headprune gates "$M" "${TASK[@]}" "${TRAIN[@]}" "${ways[@]}" --out "$OUT/gates-all"
+}
+
+# Heads cut, then fine-tuning without them (Budhraja et al.): name, pattern, seed.
+tuned() {
     step "$1/cut/tokenizer_config.json" headprune prune "$M" --pattern "$2" --seed "$3" --out "$OUT/$1/cut"
     step "$1/finetune.json" headprune finetune "$OUT/$1/cut" "${TASK[@]}" "${TRAIN[@]}" --epochs "$TUNE_EPOCHS" --seed "$3" --out "$OUT/$1"
+}
+
+random() { # Table 1
+    local cut seed
+    for cut in $RANDOM_CUTS; do for seed in $SEEDS; do tuned "random/${cut//\//-}-seed-$seed" "$cut" "$seed"; done; done
+}
+
+patterns() { # Tables 2 and 3
+    local cut
+    for cut in $LAYER_CUTS; do tuned "layers/$cut" "$cut" "$SEED"; done
+    for cut in $COMPONENT_CUTS; do tuned "triples/$cut" "$cut" "$SEED"; done
+}
+
+# The heads that the gates kept, trained from random weights (Voita et al., Table 2, last column). After `gates`.
+scratch() {
+    local mask name
+    for mask in "$OUT"/gates-{all,encoder}/keep-*/mask.json; do
+        name=scratch/$(basename "$(dirname "$(dirname "$mask")")")-$(basename "$(dirname "$mask")")
+        step "$name/train-mt.json" headprune train-mt "${TASK[@]}" --preset "$PRESET" --seed "$SEED" --mask "$mask" --test "$TEST" --out "$OUT/$name"
+    done
 }
 
 mkdir -p "$OUT"
 step model/train-mt.json headprune train-mt "${TASK[@]}" --preset "$PRESET" --seed "$SEED" --keep-checkpoints --test "$TEST" --out "$M"
 step scores/scores.json headprune score "$M" "${TASK[@]}" --examples 4000 --out "$OUT/scores"
-
-# Which heads matter, one at a time and alone (Michel et al., Figures 1a and 2a, Tables 1, 2 and 5).
-SECOND=()
-if [ -f "$DATA/help.en" ]; then SECOND=(--against help); fi
-step ablation/ablation.json headprune ablate "$M" "${TASK[@]}" "${SECOND[@]}" --out "$OUT/ablation"
-step alone/ablation.json headprune ablate "$M" "${TASK[@]}" --all-but-one --split "$TEST" --examples "$SOME" --choose-on dev --choose-examples "$SOME" --out "$OUT/alone"
-
-# How far pruning goes: all heads, one component at a time, over training (Figures 3a, 4 and 5).
-step curve/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --scores "$OUT/scores/scores.json" --scores "$OUT/ablation/scores.json" --random 3 --steps "$STEPS" --out "$OUT/curve"
-step components/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --scores "$OUT/scores/scores.json" --random 0 --components each --steps "$STEPS" --out "$OUT/components"
-mkdir -p "$OUT/epochs"
-EVERY=$(find "$M/checkpoints" -name "checkpoint-*" | sed 's/.*-//' | sort -n | head -n 1)
-for EPOCH in $EPOCHS; do ln -sfn "$(realpath -e "$M/checkpoints/checkpoint-$((EVERY * EPOCH))")" "$OUT/epochs/epoch-$EPOCH"; done
-step dynamics/curve.json headprune curve "$M" "${TASK[@]}" --examples "$SOME" --checkpoints "$OUT/epochs" --steps "$STEPS" --out "$OUT/dynamics"
-
-# Gates, on the encoder with the decoder frozen and on everything (Voita et al., Table 2 and Figures 7, 9, 10).
-KEEP=()
-for SHARE in $SHARES; do KEEP+=(--keep "$SHARE"); done
-step gates-encoder/gates.json headprune gates "$M" "${TASK[@]}" "${TRAIN[@]}" "${KEEP[@]}" --components encoder --train encoder --epochs "$GATE_EPOCHS" --seed "$SEED" --out "$OUT/gates-encoder"
-step gates-all/gates.json headprune gates "$M" "${TASK[@]}" "${TRAIN[@]}" "${KEEP[@]}" --epochs "$GATE_EPOCHS" --seed "$SEED" --out "$OUT/gates-all"
-
-# Random heads, three seeds; patterns, one (Budhraja et al., Tables 1, 2, 3).
-for CUT in $RANDOM_CUTS; do for S in $SEEDS; do tuned "random/${CUT//\//-}-seed-$S" "$CUT" "$S"; done; done
-for CUT in $LAYER_CUTS; do tuned "layers/$CUT" "$CUT" "$SEED"; done
-for CUT in $COMPONENT_CUTS; do tuned "triples/$CUT" "$CUT" "$SEED"; done
-
-# The same heads as the gates kept, trained from random weights (Voita et al., Table 2, last column).
-for MASK in "$OUT"/gates-all/keep-*/mask.json "$OUT"/gates-encoder/keep-*/mask.json; do
-    NAME=scratch/$(basename "$(dirname "$(dirname "$MASK")")")-$(basename "$(dirname "$MASK")")
-    step "$NAME/train-mt.json" headprune train-mt "${TASK[@]}" --preset "$PRESET" --seed "$SEED" --mask "$MASK" --test "$TEST" --out "$OUT/$NAME"
-done
+for PART in $PARTS; do "$PART"; done

@@ -49,7 +49,7 @@ class TaskOptions:
     beams: Annotated[int | None, typer.Option(help="Translation: another width of the beam.")] = None
     length_penalty: Annotated[float | None, typer.Option(help="Translation: another length penalty.")] = None
     prefix: Annotated[str, typer.Option(help="Translation: what the model wants before a source, as T5 does.")] = ""
-    batch_size: Annotated[int, typer.Option(help="Examples a batch.")] = 32
+    batch_size: Annotated[int, typer.Option(help="Examples a batch; training may go by --batch-tokens instead.")] = 32
     max_length: Annotated[int, typer.Option(help="Tokens an example at most.")] = 128
 
     def find(self) -> tuple[Task, Source]:
