@@ -83,10 +83,38 @@ def finetune(
     if teacher is not None and recipe.label_smoothing:
         raise DataError("A teacher's answers are soft already: train with --label-smoothing 0, or without --teacher.")
     with _left_as_it_was(model):
-        return _train(
-            model, processor, task, examples, folder, recipe, teacher=teacher, gating=gating, validate=validate,
-            resume=resume, keep_checkpoints=keep_checkpoints, quiet=quiet,
-        )  # fmt: skip
+        transformers = _transformers_with_trainer()
+        trainer_class: Any = _with_rate(transformers.Trainer)
+        if recipe.batch_tokens is not None:
+            trainer_class = _with_token_batches(trainer_class, examples, recipe)
+        if teacher is not None:
+            trainer_class = _with_teacher(trainer_class, teacher, recipe)
+        own_loss = task.training_loss(recipe.label_smoothing) if teacher is None else None
+        more: dict[str, Any] = {}
+        if gating is not None:
+            trainer_class, more = _with_gates(trainer_class), {**vars(gating)}
+        trainer = trainer_class(
+            **more,
+            model=model,
+            args=_arguments(transformers, model, examples, folder, recipe, keep_all=keep_checkpoints, quiet=quiet),
+            train_dataset=_Rows(examples),
+            data_collator=_Counted(examples),
+            processing_class=processor,
+            compute_loss_func=own_loss,
+        )
+        if own_loss is None:
+            # Many models take `num_items_in_batch` and do not use it: their loss is the mean of a batch, and must be
+            # averaged over accumulated batches and processes as one.
+            trainer.model_accepts_loss_kwargs = False
+        if quiet:
+            trainer.remove_callback(transformers.PrinterCallback)  # it prints losses where a program reads JSON
+        if validate is not None:
+            trainer.add_callback(_validating(transformers, trainer, validate))
+        if trainer.is_world_process_zero():
+            _claim(folder, _run_key(model, teacher, task, examples, recipe, gating))
+        with _attention_for(model, recipe):
+            trainer.train(resume_from_checkpoint=_last_checkpoint(folder) if resume else None)
+    return model.eval()
 
 
 @contextmanager
@@ -105,55 +133,6 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
             model.forward = forward
         if cache is not None:
             config.use_cache = cache
-
-
-def _train(
-    model: nn.Module,
-    processor: Any,
-    task: Task,
-    examples: Examples,
-    folder: Path,
-    recipe: Recipe,
-    *,
-    teacher: nn.Module | None,
-    gating: Gating | None,
-    validate: Validate | None,
-    resume: bool,
-    keep_checkpoints: bool,
-    quiet: bool,
-) -> nn.Module:
-    transformers = _transformers_with_trainer()
-    trainer_class: Any = _with_rate(transformers.Trainer)
-    if recipe.batch_tokens is not None:
-        trainer_class = _with_token_batches(trainer_class, examples, recipe)
-    if teacher is not None:
-        trainer_class = _with_teacher(trainer_class, teacher, recipe)
-    own_loss = task.training_loss(recipe.label_smoothing) if teacher is None else None
-    more: dict[str, Any] = {}
-    if gating is not None:
-        trainer_class, more = _with_gates(trainer_class), {**vars(gating)}
-    trainer = trainer_class(
-        **more,
-        model=model,
-        args=_arguments(transformers, model, examples, folder, recipe, keep_all=keep_checkpoints, quiet=quiet),
-        train_dataset=_Rows(examples),
-        data_collator=_Counted(examples),
-        processing_class=processor,
-        compute_loss_func=own_loss,
-    )
-    if own_loss is None:
-        # Many models take `num_items_in_batch` and do not use it: their loss is the mean of a batch, and must be
-        # averaged over accumulated batches and processes as one.
-        trainer.model_accepts_loss_kwargs = False
-    if quiet:
-        trainer.remove_callback(transformers.PrinterCallback)  # it prints losses where a program reads JSON
-    if validate is not None:
-        trainer.add_callback(_validating(transformers, trainer, validate))
-    if trainer.is_world_process_zero():
-        _claim(folder, _run_key(model, teacher, task, examples, recipe, gating))
-    with _attention_for(model, recipe):
-        trainer.train(resume_from_checkpoint=_last_checkpoint(folder) if resume else None)
-    return model.eval()
 
 
 def _arguments(
