@@ -28,6 +28,7 @@ LAYERS = [
     "counting",
     "surgery",
     "gates",
+    "allattention",
     "tasks",
     "functions",
     "curves",

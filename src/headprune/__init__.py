@@ -13,6 +13,11 @@ from headprune.import_hook import teach_transformers
 
 if TYPE_CHECKING:
     from headprune import stats as stats
+    from headprune.allattention.configuration import AllAttentionConfig as AllAttentionConfig
+    from headprune.allattention.configuration import TransformerXLConfig as TransformerXLConfig
+    from headprune.allattention.memory import SegmentMemory as SegmentMemory
+    from headprune.allattention.modeling import AllAttentionForCausalLM as AllAttentionForCausalLM
+    from headprune.allattention.modeling import TransformerXLForCausalLM as TransformerXLForCausalLM
     from headprune.errors import HeadpruneError as HeadpruneError
     from headprune.functions import find_functions as find_functions
     from headprune.gates import BinaryConcrete as BinaryConcrete
@@ -42,6 +47,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "AllAttentionConfig": "headprune.allattention.configuration",
+    "AllAttentionForCausalLM": "headprune.allattention.modeling",
+    "SegmentMemory": "headprune.allattention.memory",
+    "TransformerXLConfig": "headprune.allattention.configuration",
+    "TransformerXLForCausalLM": "headprune.allattention.modeling",
     "HeadId": "headprune.heads",
     "HeadMap": "headprune.heads",
     "HeadMask": "headprune.heads",

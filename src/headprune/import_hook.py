@@ -1,4 +1,4 @@
-"""Teach transformers to load pruned checkpoints, without importing it.
+"""Teach transformers to load pruned checkpoints and our own models, without importing it.
 
 If transformers' model module is loaded already, it is taught at once; otherwise at the moment it is first imported.
 Importing it from here would cost over a second in every program that says `import headprune`.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 TARGET = "transformers.modeling_utils"
+AUTO = "transformers.models.auto"
 
 
 def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
@@ -27,6 +28,8 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
 
 def teach_transformers() -> None:
     when_imported(TARGET, _install)
+    when_imported(f"{AUTO}.configuration_auto", _register_configs)
+    when_imported(f"{AUTO}.modeling_auto", _register_models)
 
 
 def _install(module: ModuleType) -> None:
@@ -35,6 +38,18 @@ def _install(module: ModuleType) -> None:
 
     surgery_checkpoint.install(module)
     gates_checkpoint.install(module)  # after it: gates go onto the skeleton as pruned
+
+
+def _register_configs(module: ModuleType) -> None:
+    from headprune.allattention.registering import register_configs
+
+    register_configs(module)
+
+
+def _register_models(module: ModuleType) -> None:
+    from headprune.allattention.registering import register_models
+
+    register_models(module)
 
 
 class _OneShotFinder(importlib.abc.MetaPathFinder):

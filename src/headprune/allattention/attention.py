@@ -1,0 +1,104 @@
+"""Attention over memory, segment and persistent vectors, with relative positions. The whole formula is in this file.
+
+For a query at position i and a key at position j <= i, both counted from the start of the memory (Dai et al. 2019):
+
+    score(i, j) = ((q_i + u) . k_j + (q_i + v) . r_{i-j}) / sqrt(width)
+
+and for persistent key n, which has no position (Sukhbaatar et al. 2019, with the scaling of Shim et al.'s code):
+
+    score(i, n) = q_i . P^K_n                       values: sqrt(N) P^V_n
+
+One softmax over both. q, k, v, r are linear maps without bias; u and v are vectors of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class RelativeAttention(nn.Module):
+    """Multi-head attention as above. Without persistent vectors it is Transformer-XL's."""
+
+    def __init__(self, config: Any, num_persistent: int = 0) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.config = config
+        self.num_heads, self.head_dim = config.num_attention_heads, width // config.num_attention_heads
+        self.num_persistent, self.dropout = num_persistent, config.attention_dropout
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, width, bias=False)
+        self.v_proj = nn.Linear(width, width, bias=False)
+        self.r_proj = nn.Linear(width, width, bias=False)
+        self.o_proj = nn.Linear(width, width)
+        self.u = nn.Parameter(torch.zeros(self.num_heads, self.head_dim))
+        self.v = nn.Parameter(torch.zeros(self.num_heads, self.head_dim))
+        if num_persistent:
+            self.persistent_keys = nn.Parameter(torch.empty(self.num_heads, num_persistent, self.head_dim))
+            self.persistent_values = nn.Parameter(torch.empty(self.num_heads, num_persistent, self.head_dim))
+
+    def forward(
+        self,
+        hidden: Tensor,  # (batch, queries, width)
+        source: Tensor,  # (batch, keys, width): memory, then the same as `hidden`
+        distances: Tensor,  # (distances, width): vectors of 0, 1, 2 …, as many as a query may see
+        padding: Tensor | None = None,  # (batch, 1, queries, keys), True where a key is not to be seen
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = (self._split(part) for part in (self.q_proj(hidden), self.k_proj(source), self.v_proj(source)))
+        r = self._split(self.r_proj(distances)[None])[0]  # (heads, distances, head width)
+        scale, keys = self.head_dim**-0.5, k.shape[2]
+        raw = (q + self.v[:, None]) @ (r * scale).flip(1).transpose(1, 2)  # (batch, heads, queries, distances)
+        bias = shifted(raw, keys)  # (batch, heads, queries, keys)
+        if padding is not None:
+            bias = bias.masked_fill(padding, -math.inf)
+        query = q + self.u[:, None]  # (batch, heads, queries, head width)
+        if self.num_persistent:
+            k, v, bias = self._with_persistent(k, v, bias)  # keys become keys + persistent
+        if self.config._attn_implementation == "sdpa" and not output_attentions:
+            dropout = self.dropout if self.training else 0.0
+            context, seen = F.scaled_dot_product_attention(query, k, v, bias, dropout, scale=scale), None
+        else:
+            scores = torch.baddbmm(bias.flatten(0, 1), query.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=scale)
+            probabilities = scores.unflatten(0, bias.shape[:2]).softmax(-1)  # (batch, heads, queries, keys)
+            context = F.dropout(probabilities, self.dropout, self.training) @ v
+            seen = probabilities[..., :keys] if output_attentions else None
+        return self.o_proj(context.transpose(1, 2).flatten(2)), seen  # (batch, queries, width)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # (batch, heads, positions, head width)
+
+    def _with_persistent(self, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys, values and bias with the persistent ones after them.
+
+        What is added here is what makes (q + u) . key / sqrt(width) + bias the score of the formula: keys times
+        sqrt(width), and -u . P^K, because u belongs to keys that have a position.
+        """
+        batch, _, queries, _ = bias.shape
+        many = (batch, -1, -1, -1)
+        keys = self.persistent_keys * math.sqrt(self.head_dim)  # (heads, persistent, head width)
+        values = self.persistent_values * math.sqrt(self.num_persistent)
+        offset = -(self.persistent_keys @ self.u[:, :, None]).transpose(1, 2)  # (heads, 1, persistent)
+        return (
+            torch.cat([k, keys.to(k.dtype).expand(many)], dim=2),
+            torch.cat([v, values.to(v.dtype).expand(many)], dim=2),
+            torch.cat([bias, offset.to(bias.dtype).expand(batch, -1, queries, -1)], dim=3),
+        )
+
+
+def shifted(raw: Tensor, keys: int) -> Tensor:
+    """From scores by distance (…, queries, distances), the farthest first, to scores by key (…, queries, keys).
+
+    The last query stands at the last key. Pairs without a distance (later keys, keys out of reach) get minus infinity:
+    this is the causal mask and the limit of the span. Row i is moved i places to the right by reading rows that were
+    filled up to one entry more than they will have.
+    """
+    queries, distances = raw.shape[-2:]
+    width = queries + distances - 1  # of all keys that any of the queries can reach
+    filled = F.pad(raw, (0, queries), value=-math.inf).flatten(-2)  # (…, queries * (width + 1))
+    moved = filled[..., : queries * width].unflatten(-1, (queries, width))
+    return moved[..., width - keys :]
