@@ -321,3 +321,13 @@ def test_an_unknown_way_of_shrinking_is_refused(llama, gqa):
     """With the ways there are."""
     with pytest.raises(MaskError, match="'group', 'query', 'expand'"):
         hp.prune_(llama, hp.HeadMask.full(hp.find_heads(llama)), gqa=gqa)
+
+
+def test_nothing_of_an_emptied_block_is_left_but_its_output_bias():
+    """Persistent vectors, sinks and the like leave with the last head: not counted, not saved."""
+    model = tiny_model("all_attention")
+    heads = hp.find_heads(model)
+    block = f"{heads.sites[0].path}."
+    hp.prune_(model, hp.HeadMask.full(heads).without(heads.sites[0].id))
+    assert [name for name, _ in model.named_parameters() if name.startswith(block)] == [f"{block}o_proj.bias"]
+    assert not [name for name in model.state_dict() if name.startswith(block) and "persistent" in name]

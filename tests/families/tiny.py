@@ -9,10 +9,12 @@ import transformers
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
+import headprune  # noqa: F401  # registers our own models
+
 ENCODERS = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "mpnet", "modernbert", "xlm-roberta")
 DECODERS = (
     "gpt2", "gpt_neo", "gpt_neox", "opt", "bloom", "falcon", "mpt", "phi", "phi3", "llama", "mistral", "mixtral",
-    "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v3",
+    "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "all_attention", "transformer_xl",
 )  # fmt: skip
 SEQ2SEQ = ("t5", "mt5", "bart", "mbart", "marian", "m2m_100", "pegasus", "whisper")
 OTHERS = ("wav2vec2", "vit", "deit", "dinov2", "clip", "siglip", "swin")
@@ -98,6 +100,8 @@ ODD: dict[str, dict[str, Any]] = {
     "t5": {"decoder_start_token_id": 0},
     "mt5": {"decoder_start_token_id": 0},
     "swin": {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "num_attention_heads": [2, 4]},
+    "all_attention": {"num_persistent": 12, "memory_length": 8},
+    "transformer_xl": {"memory_length": 8, "cutoffs": [20, 60]},
     "falcon": {"alibi": False, "new_decoder_architecture": False, "multi_query": False},
 }
 

@@ -38,7 +38,7 @@ def site_edits(model: nn.Module, anatomy: Anatomy, cut: Cut, *, skip_bias: bool)
     for path, (dim, owners) in anatomy.parameters.items():
         module, _, name = path.rpartition(".")
         keep = owners[cut.positions].any(0).nonzero().flatten().tolist()
-        edits.slices.setdefault(module, {})[name] = Slice(dim, owners.shape[1], tuple(keep))
+        edits.slices.setdefault(module, {})[name] = Slice(dim, owners.shape[1], tuple(keep), cut.is_empty)
     _cut_output(edits, model.get_submodule(anatomy.output), anatomy, cut, skip_bias)
     if isinstance(model.get_submodule(anatomy.attention), nn.MultiheadAttention):
         edits.multihead.add(anatomy.attention)

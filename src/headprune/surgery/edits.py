@@ -33,7 +33,7 @@ class Slice:
     dim: int
     size: int  # of the original
     keep: tuple[int, ...]
-
+    is_placeholder: bool = False  # of a site without heads: the shape is needed, the numbers are not
 
 @dataclass(frozen=True)
 class Stub:
@@ -71,7 +71,9 @@ class Edits:
             for name, new in tensors.items():
                 old = slices.setdefault(path, {}).get(name)
                 slices[path][name] = (
-                    new if old is None else Slice(old.dim, old.size, tuple(old.keep[i] for i in new.keep))
+                    new
+                    if old is None
+                    else Slice(old.dim, old.size, tuple(old.keep[i] for i in new.keep), new.is_placeholder)
                 )
         for path in later.stubs:
             slices.pop(path, None)
@@ -100,8 +102,7 @@ class Edits:
         return {
             "multihead": sorted(self.multihead),
             "slices": {
-                path: {name: {"dim": s.dim, "size": s.size, "keep": _to_ranges(s.keep)} for name, s in tensors.items()}
-                for path, tensors in self.slices.items()
+                path: {name: _slice_entry(cut) for name, cut in tensors.items()} for path, tensors in self.slices.items()
             },
             "attributes": {path: dict(values) for path, values in self.attributes.items()},
             "stubs": {path: {"kind": s.kind, "width": s.width, "bias": s.bias} for path, s in self.stubs.items()},
@@ -222,8 +223,24 @@ def _slice(module: nn.Module, path: str, name: str, cut: Slice, journal: Journal
         )
     index = torch.tensor(cut.keep, dtype=torch.long, device=old.device)
     new = old.detach().index_select(cut.dim, index).contiguous()
+    if cut.is_placeholder and isinstance(old, nn.Parameter):
+        _make_placeholder(module, name, torch.zeros_like(new), journal)
+        return
     tensors[name] = nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else new
     journal.did(lambda: tensors.__setitem__(name, old))
+
+
+def _make_placeholder(module: nn.Module, name: str, zeros: torch.Tensor, journal: Journal) -> None:
+    """A parameter becomes a buffer that is neither trained nor counted nor saved."""
+    old = module._parameters.pop(name)
+    module.register_buffer(name, zeros, persistent=False)
+
+    def undo() -> None:
+        del module._buffers[name]
+        module._non_persistent_buffers_set.discard(name)
+        module._parameters[name] = old
+
+    journal.did(undo)
 
 
 def _set_attributes(module: nn.Module, path: str, values: dict[str, int], journal: Journal) -> None:
@@ -329,6 +346,11 @@ def _to_ranges(indices: Sequence[int]) -> list[list[int]]:
     return ranges
 
 
+def _slice_entry(cut: Slice) -> dict[str, Any]:
+    entry: dict[str, Any] = {"dim": cut.dim, "size": cut.size, "keep": _to_ranges(cut.keep)}
+    return {**entry, "placeholder": True} if cut.is_placeholder else entry
+
+
 def _read_slice(value: Any) -> Slice:
     dim, size = _whole(value["dim"]), _whole(value["size"])
     if size > LARGEST:
@@ -340,7 +362,10 @@ def _read_slice(value: Any) -> Slice:
         keep.extend(range(start, stop))
         if len(keep) > LARGEST:
             raise ValueError("more entries than any model has")
-    return Slice(dim, size, tuple(keep))
+    is_placeholder = value.get("placeholder", False)
+    if type(is_placeholder) is not bool:
+        raise ValueError(f"placeholder is {is_placeholder!r}")
+    return Slice(dim, size, tuple(keep), is_placeholder)
 
 
 def _read_stub(value: Any) -> Stub:
