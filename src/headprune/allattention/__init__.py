@@ -1,1 +1,1 @@
-"""Language models with a segment memory: All-attention (Sukhbaatar et al. 2019) and Transformer-XL (Dai et al. 2019)."""
+"""Language models with a memory: All-attention (Sukhbaatar et al. 2019) and Transformer-XL (Dai et al. 2019)."""

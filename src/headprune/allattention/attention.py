@@ -63,14 +63,16 @@ class RelativeAttention(nn.Module):
             dropout = self.dropout if self.training else 0.0
             context, seen = F.scaled_dot_product_attention(query, k, v, bias, dropout, scale=scale), None
         else:
-            scores = torch.baddbmm(bias.flatten(0, 1), query.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=scale)
-            probabilities = scores.unflatten(0, bias.shape[:2]).softmax(-1)  # (batch, heads, queries, keys)
+            flat = (part.flatten(0, 1) for part in (bias, query, k.transpose(2, 3)))
+            scores = torch.baddbmm(*flat, alpha=scale).unflatten(0, bias.shape[:2])
+            probabilities = scores.softmax(-1)  # (batch, heads, queries, keys)
             context = F.dropout(probabilities, self.dropout, self.training) @ v
             seen = probabilities[..., :keys] if output_attentions else None
         return self.o_proj(context.transpose(1, 2).flatten(2)), seen  # (batch, queries, width)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # (batch, heads, positions, head width)
+        apart: Tensor = x.unflatten(-1, (self.num_heads, self.head_dim))
+        return apart.transpose(1, 2)  # (batch, heads, positions, head width)
 
     def _with_persistent(self, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values and bias with the persistent ones after them.
@@ -100,5 +102,5 @@ def shifted(raw: Tensor, keys: int) -> Tensor:
     queries, distances = raw.shape[-2:]
     width = queries + distances - 1  # of all keys that any of the queries can reach
     filled = F.pad(raw, (0, queries), value=-math.inf).flatten(-2)  # (…, queries * (width + 1))
-    moved = filled[..., : queries * width].unflatten(-1, (queries, width))
+    moved: Tensor = filled[..., : queries * width].unflatten(-1, (queries, width))
     return moved[..., width - keys :]

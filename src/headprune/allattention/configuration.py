@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -86,14 +87,14 @@ class MemoryConfig(PreTrainedConfig):  # type: ignore[misc]
             )
         if self.memory_length < 0 or (self.same_length and self.table_rows < self.memory_length + 1):
             raise UnsupportedModelError(
-                f"memory_length is {self.memory_length} and the table of distances has {self.table_rows} rows; expected "
-                f"0 or more, and at least {self.memory_length + 1} rows (position_rows)."
+                f"memory_length is {self.memory_length} and the table of distances has {self.table_rows} rows; "
+                f"expected 0 or more, and at least {self.memory_length + 1} rows (position_rows)."
             )
         ends = [0, *self.cutoffs, self.vocab_size]
-        if any(first >= second for first, second in zip(ends, ends[1:], strict=False)) or min(self.widths()) < 1:
+        if any(first >= second for first, second in itertools.pairwise(ends)) or min(self.widths()) < 1:
             raise UnsupportedModelError(
-                f"cutoffs are {self.cutoffs} for {self.vocab_size} words; expected rising numbers between 0 and the size "
-                f"of the vocabulary, and a width that can be divided {len(self.cutoffs)} times by {self.cutoff_divisor}."
+                f"cutoffs are {self.cutoffs} for {self.vocab_size} words; expected rising numbers between 0 and the "
+                f"size of the vocabulary, and a width that {self.cutoff_divisor} divides {len(self.cutoffs)} times."
             )
 
 

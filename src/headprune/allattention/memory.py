@@ -35,8 +35,9 @@ class SegmentMemory:
 
     def followed_by(self, inputs: Sequence[Tensor], limit: int) -> SegmentMemory:
         """The memory after a segment, given what its layers received."""
-        new = [torch.cat([old.to(new.dtype), new.detach()], dim=1) for old, new in zip(self.layers, inputs, strict=True)]
-        return SegmentMemory(_last(new, limit), self.seen + inputs[0].shape[1])
+        both = zip(self.layers, inputs, strict=True)
+        longer = [torch.cat([old.to(new.dtype), new.detach()], dim=1) for old, new in both]
+        return SegmentMemory(_last(longer, limit), self.seen + inputs[0].shape[1])
 
     @classmethod
     def of(cls, inputs: Sequence[Tensor], limit: int) -> SegmentMemory:
@@ -52,9 +53,9 @@ class SegmentMemory:
         found = [tuple(layer.shape) for layer in self.layers]
         if len(found) != layers or any(shape[0] != batch or shape[2] != width for shape in found):
             raise UnsupportedModelError(
-                f"The memory has {len(found)} layers of shape {found[0] if found else 'none'} (batch, positions, width); "
-                f"expected {layers} layers for a batch of {batch} and a width of {width}. Start without memory, or give "
-                "the one that this model returned for the same rows."
+                f"The memory has {len(found)} layers, the first (batch, positions, width) = {found[:1]}; expected "
+                f"{layers} layers for a batch of {batch} and a width of {width}. Start without memory, or give the one "
+                "that this model returned for the same rows."
             )
 
     # What `generate` asks.

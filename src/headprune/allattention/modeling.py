@@ -88,7 +88,7 @@ class FeedForwardLayer(AttentionLayer):
 class MemoryPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     """What transformers must know about both."""
 
-    config_class = MemoryConfig
+    config_class: type[MemoryConfig] = MemoryConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
@@ -183,7 +183,8 @@ class MemoryModel(MemoryPreTrainedModel):
             raise UnsupportedModelError("Give input_ids or inputs_embeds: one of them.")
         if inputs_embeds is None:
             inputs_embeds = self.embeddings(input_ids) * math.sqrt(self.config.hidden_size)
-        return self.dropout(inputs_embeds)
+        vectors: Tensor = self.dropout(inputs_embeds)
+        return vectors
 
     def _usable(self, memory: SegmentMemory | None, hidden: Tensor) -> list[Tensor] | None:
         """The part of a memory that can be seen, by layer; None if there is nothing in it."""
@@ -256,7 +257,13 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
     ) -> Any:
         """`labels` are the inputs themselves: they are shifted here; -100 is left out of the loss."""
         output = self.model(
-            input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, output_attentions, output_hidden_states
+            input_ids,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
         )
         hidden = self.dropout(output.last_hidden_state)  # (batch, positions, width)
         logits, loss = None, None
@@ -279,6 +286,7 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         asked = targets != IGNORED
         count = asked.sum().clamp_min(1)
         if logits is None:
+            assert isinstance(self.lm_head, AdaptiveSoftmax), "others give logits"
             return self.lm_head.losses(hidden[asked], targets[asked]), count
         losses = F.cross_entropy(
             logits.float().transpose(1, 2), targets.to(logits.device), reduction="none", ignore_index=IGNORED

@@ -37,7 +37,8 @@ class AdaptiveEmbedding(nn.Module):
             rows = ((flat >= start) & (flat < self.ends[part + 1])).nonzero().flatten()
             vectors = projection(table(flat[rows] - start))
             found = found.to(vectors.dtype).index_add(0, rows, vectors)
-        return found.unflatten(0, tokens.shape)
+        vectors: Tensor = found.unflatten(0, tokens.shape)
+        return vectors
 
 
 class AdaptiveSoftmax(nn.Module):

@@ -35,6 +35,7 @@ class Slice:
     keep: tuple[int, ...]
     is_placeholder: bool = False  # of a site without heads: the shape is needed, the numbers are not
 
+
 @dataclass(frozen=True)
 class Stub:
     """A linear map replaced by one without weights."""
@@ -102,7 +103,8 @@ class Edits:
         return {
             "multihead": sorted(self.multihead),
             "slices": {
-                path: {name: _slice_entry(cut) for name, cut in tensors.items()} for path, tensors in self.slices.items()
+                path: {name: _slice_entry(cut) for name, cut in tensors.items()}
+                for path, tensors in self.slices.items()
             },
             "attributes": {path: dict(values) for path, values in self.attributes.items()},
             "stubs": {path: {"kind": s.kind, "width": s.width, "bias": s.bias} for path, s in self.stubs.items()},
