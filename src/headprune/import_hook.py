@@ -41,15 +41,11 @@ def _install(module: ModuleType) -> None:
 
 
 def _register_configs(module: ModuleType) -> None:
-    from headprune.allattention.registering import register_configs
-
-    register_configs(module)
+    import headprune.allattention.configuration  # noqa: F401  # registers at its end
 
 
 def _register_models(module: ModuleType) -> None:
-    from headprune.allattention.registering import register_models
-
-    register_models(module)
+    import headprune.allattention.modeling  # noqa: F401  # registers at its end
 
 
 class _OneShotFinder(importlib.abc.MetaPathFinder):

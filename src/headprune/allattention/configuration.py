@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from transformers import PreTrainedConfig
+from transformers.models.auto.configuration_auto import AutoConfig
 
 from headprune.errors import UnsupportedModelError
 
@@ -124,3 +125,8 @@ class TransformerXLConfig(MemoryConfig):
     ) -> None:
         super().__init__(positions=positions, **kwargs)
         self.intermediate_size = intermediate_size or 4 * self.hidden_size
+
+
+# Here and not where transformers' module is loaded: either of the two may be the one that loads the other.
+for _config in (AllAttentionConfig, TransformerXLConfig):
+    AutoConfig.register(_config.model_type, _config, exist_ok=True)

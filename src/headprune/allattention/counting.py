@@ -55,7 +55,7 @@ def macs_per_token(
     new = segment or old
     if not new:
         raise UnsupportedModelError("Without memory the length of a segment must be given: segment=…")
-    keys = old + new
+    keys = int(old + new)
     rows, columns = {
         "once": (1.0, keys),
         "all": (keys / new, keys),
@@ -63,14 +63,14 @@ def macs_per_token(
         "shared": (0.0, keys),
     }[distances]
     sources = keys / new if memory == "recomputed" else 1.0  # positions whose keys and values are projected, a token
-    width, head = config.hidden_size, config.hidden_size // config.num_attention_heads
+    width, head = _widths(config)
     of_head = (2 + 2 * sources + rows) * width * head  # queries and output, keys and values, distances
     of_head += (2 * keys + columns + 2 * _persistent(config)) * head  # scores and weighted sums
-    return sum(heads * of_head + 2 * width * _feed_forward(config) for heads in _kept(config, kept))
+    return float(sum(heads * of_head + 2 * width * _feed_forward(config) for heads in _kept(config, kept)))
 
 
 def _layer_parameters(config: Any, heads: int) -> int:
-    width, head = config.hidden_size, config.hidden_size // config.num_attention_heads
+    width, head = _widths(config)
     of_head = 5 * width * head + 2 * head + 2 * _persistent(config) * head  # q, k, v, r, output; u, v; persistent
     rest = 3 * width  # bias of the output, norm
     inner = _feed_forward(config)
@@ -78,16 +78,19 @@ def _layer_parameters(config: Any, heads: int) -> int:
 
 
 def _embedding_parameters(config: Any) -> int:
-    width, words = config.hidden_size, config.vocab_size
-    rows = config.table_rows * width if config.positions == "learned" else 0
+    width, words = int(config.hidden_size), int(config.vocab_size)
+    copies = 1 if config.tie_word_embeddings else 2
+    rows = int(config.table_rows) * width if config.positions == "learned" else 0
     if not config.cutoffs:
-        return rows + words * width * (1 if config.tie_word_embeddings else 2) + words
-    ends, widths = [0, *config.cutoffs, words], config.widths()
+        return rows + words * width * copies + words
+    ends: list[int] = [0, *config.cutoffs, words]
+    widths = [int(w) for w in config.widths()]
     tables = sum((end - start) * w for start, end, w in zip(ends, ends[1:], widths, strict=False))
     maps = [width * w for w in widths]
     once = tables + sum(maps[1:])
-    own = 2 * maps[0] + words + len(config.cutoffs) * (widths[0] + 1)  # first maps, biases, names of the other parts
-    return rows + own + once * (1 if config.tie_word_embeddings else 2)
+    own = 2 * maps[0] + words  # the maps of the first part are two; biases
+    own += len(config.cutoffs) * (widths[0] + 1)  # names of the other parts
+    return rows + own + once * copies
 
 
 def _kept(config: Any, kept: Sequence[int] | None) -> Sequence[int]:
@@ -98,6 +101,11 @@ def _kept(config: Any, kept: Sequence[int] | None) -> Sequence[int]:
             f"{config.num_hidden_layers} layers."
         )
     return found
+
+
+def _widths(config: Any) -> tuple[int, int]:
+    """Of the model and of a head."""
+    return int(config.hidden_size), int(config.hidden_size // config.num_attention_heads)
 
 
 def _persistent(config: Any) -> int:

@@ -44,10 +44,6 @@ class SegmentMemory:
         """The memory after a first segment."""
         return cls(_last([tensor.detach() for tensor in inputs], limit), inputs[0].shape[1])
 
-    def without_last(self, count: int) -> SegmentMemory:
-        """As if the last positions had not been there (what they pushed out of a full memory is lost)."""
-        return SegmentMemory([layer[:, : layer.shape[1] - count] for layer in self.layers], self.seen - count)
-
     def check(self, layers: int, batch: int, width: int) -> None:
         """Whether a model of this shape can use it for this batch."""
         found = [tuple(layer.shape) for layer in self.layers]

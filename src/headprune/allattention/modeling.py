@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.auto.modeling_auto import AutoModel, AutoModelForCausalLM
 from transformers.utils import ModelOutput
 
 from headprune.allattention.attention import RelativeAttention
@@ -247,6 +248,7 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         past_key_values: SegmentMemory | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        shift_labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -255,7 +257,8 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """`labels` are the inputs themselves: they are shifted here; -100 is left out of the loss."""
+        """`labels` are the inputs themselves and are shifted here; `shift_labels` are what each position is to say,
+        which a segment in the middle of a text knows to its end. -100 is left out of the loss."""
         output = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -267,10 +270,11 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         )
         hidden = self.dropout(output.last_hidden_state)  # (batch, positions, width)
         logits, loss = None, None
-        if labels is None or not self.training or not isinstance(self.lm_head, AdaptiveSoftmax):
-            logits = self.lm_head(hidden[:, -logits_to_keep:] if labels is None else hidden)
-        if labels is not None:
-            losses, count = self._losses(hidden[:, :-1], labels[:, 1:], None if logits is None else logits[:, :-1])
+        targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED) if labels is not None else shift_labels
+        if targets is None or not self.training or not isinstance(self.lm_head, AdaptiveSoftmax):
+            logits = self.lm_head(hidden[:, -logits_to_keep:] if targets is None else hidden)
+        if targets is not None:
+            losses, count = self._losses(hidden, targets, logits)
             loss = losses.sum() / (count if num_items_in_batch is None else num_items_in_batch)
         found = MemoryLMOutput(
             loss=loss,
@@ -324,3 +328,11 @@ class TransformerXLForCausalLM(MemoryForCausalLM):
 
     def _base(self, config: Any) -> MemoryModel:
         return TransformerXLModel(config)
+
+
+for _config, _base, _causal in (
+    (AllAttentionConfig, AllAttentionModel, AllAttentionForCausalLM),
+    (TransformerXLConfig, TransformerXLModel, TransformerXLForCausalLM),
+):
+    AutoModel.register(_config, _base, exist_ok=True)
+    AutoModelForCausalLM.register(_config, _causal, exist_ok=True)

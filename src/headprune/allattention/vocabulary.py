@@ -35,8 +35,8 @@ class AdaptiveEmbedding(nn.Module):
         found = torch.zeros(len(flat), weight.shape[0], dtype=weight.dtype, device=flat.device)
         for part, (start, table, projection) in enumerate(parts):
             rows = ((flat >= start) & (flat < self.ends[part + 1])).nonzero().flatten()
-            vectors = projection(table(flat[rows] - start))
-            found = found.to(vectors.dtype).index_add(0, rows, vectors)
+            wide = projection(table(flat[rows] - start))
+            found = found.to(wide.dtype).index_add(0, rows, wide)
         vectors: Tensor = found.unflatten(0, tokens.shape)
         return vectors
 

@@ -20,6 +20,7 @@ from headprune.cli import (
     inspect,
     prune,
     score,
+    train_lm,
     train_mt,
 )
 from headprune.cli.options import state
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command("inspect")(inspect.inspect)
 app.command("finetune")(finetune.finetune)
 app.command("train-mt")(train_mt.train_mt)
+app.command("train-lm")(train_lm.train_lm)
 app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("ablate")(ablate.ablate)

@@ -35,6 +35,7 @@ class _Ways:
     rule: str
     temperature: float | None
     init: float | None
+    scaling: bool
     training: TrainingOptions
     gate_lr: float
     gate_lr_scale: float | None
@@ -72,6 +73,9 @@ def gates(
     ),
     temperature: Annotated[float | None, typer.Option(help="Of the gates; default the papers'.")] = None,
     init: Annotated[float | None, typer.Option(help="Initial log_alpha; default 2, which is 88 % open.")] = None,
+    scaling: Annotated[
+        bool, typer.Option("--scaling/--no-scaling", help="binary-concrete: scale open heads by heads / open heads.")
+    ] = True,
     gate_lr: Annotated[float, typer.Option(help="Peak learning rate of the gates.")] = 0.05,
     gate_lr_scale: Annotated[
         float | None, typer.Option(help="The same as a multiple of --lr: 10 in Shim et al., 1 in Voita et al.")
@@ -102,8 +106,8 @@ def gates(
     if process_count() > 1:
         raise GateError("This command trains on one process. For several, use hp.GateTrainer in a script of your own.")
     ways = _Ways(
-        gate, components, unit, train, rule, temperature, init, training, gate_lr, gate_lr_scale, warmup, freeze_after,
-        over, from_scratch, test or [], seed,
+        gate, components, unit, train, rule, temperature, init, scaling, training, gate_lr, gate_lr_scale, warmup,
+        freeze_after, over, from_scratch, test or [], seed,
     )  # fmt: skip
     opened = data.open_new(model) if from_scratch else data.open(model)
     results = [_trained(model, opened, out, setting, ways, quiet=json, device=device) for setting in settings]
@@ -192,6 +196,10 @@ def _attach(model: Any, setting: tuple[str, Any], ways: _Ways, steps: int) -> Ob
     heads = find_heads(model)
     wanted = ways.components.split(",") if ways.components is not None else None
     options = {name: value for name in ("temperature", "init") if (value := getattr(ways, name)) is not None}
+    if not ways.scaling:
+        if ways.gate != "binary-concrete":
+            raise GateError("--no-scaling is for binary-concrete gates: others do not scale.")
+        options["scaling"] = False
     target = None
     if setting[0] == "keep":
         from headprune.heads import canonical_component

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from headprune.tasks import Evaluation, Examples, Source, Task
 
 NAMES = (
-    "sst2, cola, mrpc, mnli, qqp, qnli, rte, stsb, tags, questions, images, causal-lm, masked-lm, translation, encoded"
+    "sst2, cola, mrpc, mnli, qqp, qnli, rte, stsb, tags, questions, images, causal-lm, masked-lm, stream-lm, "
+    "translation, encoded"
 )
 
 
@@ -29,7 +30,10 @@ class TaskOptions:
     task: Annotated[str | None, typer.Option(help=f"{NAMES}; or any name, with --text, for your own texts.")] = "sst2"
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder with the data: a folder per task, or the task's files. Default: $HEADPRUNE_DATA."),
+        typer.Option(
+            help="Folder with the data: a folder per task, or the task's files; for stream-lm also one file of text. "
+            "Default: $HEADPRUNE_DATA."
+        ),
     ] = None
     dataset: Annotated[
         str | None, typer.Option(help="A data set of the datasets library instead: NAME or NAME:CONFIG.")
@@ -180,6 +184,8 @@ def _task_folder(task: str, data_dir: Path | None) -> Path:
     root = data_dir or (Path(os.environ["HEADPRUNE_DATA"]) if os.environ.get("HEADPRUNE_DATA") else None)
     if root is None:
         raise DataError("Where is the data? Give its folder with --data-dir, or set HEADPRUNE_DATA.")
+    if root.is_file():
+        return root  # a text in one file
     if not root.is_dir():
         raise DataError(f"The data folder '{root}' does not exist.")
     return root / task if (root / task).is_dir() else root

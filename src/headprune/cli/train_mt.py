@@ -81,7 +81,7 @@ def train_mt(
     model = new_translator(shape, tokenizer, seed).to(device)
     task = task.for_processor(tokenizer, model.config)
     if mask is not None:
-        _cut(model, mask)
+        cut_to(model, mask)
     examples = task.load(source, "train", tokenizer, longest)
     parts = {name: task.load(source, name, tokenizer, longest) for name in ("dev", *(test or ()))}
     finetune(
@@ -127,7 +127,8 @@ def _tokenizer(task: TranslationTask, source: Source, folder: Path, shape: Shape
     return subwords_of(folder, [*pairs.sources, *pairs.targets], shape.vocabulary, kind)  # type: ignore[arg-type]
 
 
-def _cut(model: Any, mask: Path) -> None:
+def cut_to(model: Any, mask: Path) -> None:
+    """Only the heads of a mask file, before training."""
     from headprune.heads import HeadMask
     from headprune.sites import find_heads
     from headprune.surgery.prune import prune_

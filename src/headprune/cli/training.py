@@ -33,6 +33,12 @@ class TrainingOptions:
     lr_warmup: Annotated[
         float | None, typer.Option(help="Warm-up of the learning rate: a share of the steps, or steps from 1 on.")
     ] = None
+    updates: Annotated[int | None, typer.Option(help="End after so many steps, whatever the epochs.")] = None
+    optimizer: Annotated[str | None, typer.Option(help="adamw, or lamb as in Shim et al.")] = None
+    floor: Annotated[
+        float | None, typer.Option(help="Where a cosine schedule ends, as a share of the peak learning rate.")
+    ] = None
+    clip: Annotated[float | None, typer.Option(help="Largest norm of all gradients.")] = None
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None
     bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="Train in mixed precision.")] = None
 
@@ -40,7 +46,7 @@ class TrainingOptions:
         """A recipe with what was typed."""
         names = {"lr": "learning_rate", "lr_warmup": "warmup"}
         given = {names.get(name, name): value for name, value in asdict(self).items() if value is not None}
-        if "epochs" in given:
+        if "epochs" in given and "updates" not in given:
             given["updates"] = None
         if given.get("batch_tokens", 1) < 1:
             raise DataError(f"--batch-tokens is {given['batch_tokens']}; expected a number of tokens.")

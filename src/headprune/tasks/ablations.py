@@ -14,12 +14,12 @@ from torch import nn
 from headprune import stats
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.resuming import Parts, work_key
-from headprune.scoring.engine import ablate
+from headprune.scoring.engine import Ablations, ablate
 from headprune.scoring.job import ROW, Job, evaluation, on_device
 from headprune.scoring.losses import ExampleLoss
 from headprune.sites.find import find_heads, unwrapped
 from headprune.tasks.metrics import Metric, accuracy, correct
-from headprune.tasks.task import Evaluation, Task
+from headprune.tasks.task import Evaluation, Task, evaluate
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,12 @@ def ablate_metric(
         parts = None
         if folder is not None:
             parts = Parts(folder, work_key(model, batches, {**task.settings(), "all_but_one": all_but_one}))
-        found = ablate(job, change, task.outcome, parts=parts)
+        if task.carries:
+            found = _ablate_in_order(job, change, task, list(batches), parts, progress)
+        else:
+            found = ablate(job, change, task.outcome, parts=parts)
+    if task.carries:
+        order = torch.arange(len(order))  # `evaluate` has put its rows in order
     base = found.base_outcomes()[order].double().numpy()
     metric = task.metric
     rows: dict[HeadId, dict[str, float]] = {}
@@ -100,6 +105,35 @@ def ablate_metric(
         row |= {"p_holm": strict, "p_bh": loose}
     whole = Evaluation(metric, metric.of(base), base, np.full(len(base), np.nan))
     return MetricAblation(whole, rows, found.share_reused)
+
+
+def _ablate_in_order(
+    job: Job,
+    change: Callable[[Site, int], HeadMask],
+    task: Task,
+    batches: list[Mapping[str, Any]],
+    parts: Parts | None,
+    progress: Callable[[str], None],
+) -> Ablations:
+    """One pass through the data for every head: what a model remembers depends on the heads it had all along."""
+
+    def rows(name: str, mask: HeadMask | None) -> torch.Tensor:
+        kept = parts.get(name) if parts is not None else None
+        if kept is None:
+            kept = evaluate(job.model, batches, task, mask=mask, heads=job.heads).rows.tolist()
+            if parts is not None:
+                parts.put(name, kept)
+        return torch.tensor(kept, dtype=torch.float64)
+
+    every = [HeadId(site.id, head) for site in job.heads for head in site.kept]
+    changed = {}
+    for done, head in enumerate(every, start=1):
+        changed[head] = rows(str(head), change(job.heads[head.site], head.index))
+        for _ in range(done * len(batches) // len(every) - (done - 1) * len(batches) // len(every)):
+            progress("ablating")
+    found = Ablations()
+    found.add(rows("whole", None), changed, 0.0)
+    return found
 
 
 def _compared(base: Any, changed: Any, metric: Metric, seed: int) -> dict[str, float]:

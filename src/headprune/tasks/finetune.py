@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,9 +22,11 @@ from headprune.heads.files import write_text
 from headprune.resuming import note_step, noted_steps, work_key
 from headprune.scoring.job import model_inputs
 from headprune.scoring.losses import IGNORED
+from headprune.tasks.optimizers import optimizer_of
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples, Task
 
+CHECKPOINTS = 20  # of a run over running text, which may be one epoch or less
 VALIDATION = "validation.jsonl"  # beside the checkpoints: what `validate` found after each epoch
 _SCHEDULES = {
     "linear": "linear",
@@ -87,6 +90,8 @@ def finetune(
         trainer_class: Any = _with_rate(transformers.Trainer)
         if recipe.batch_tokens is not None:
             trainer_class = _with_token_batches(trainer_class, examples, recipe)
+        if task.carries:
+            trainer_class = _with_memory(trainer_class, examples, recipe)
         if teacher is not None:
             trainer_class = _with_teacher(trainer_class, teacher, recipe)
         own_loss = task.training_loss(recipe.label_smoothing) if teacher is None else None
@@ -96,11 +101,21 @@ def finetune(
         trainer = trainer_class(
             **more,
             model=model,
-            args=_arguments(transformers, model, examples, folder, recipe, keep_all=keep_checkpoints, quiet=quiet),
+            args=_arguments(
+                transformers,
+                model,
+                examples,
+                folder,
+                recipe,
+                keep_all=keep_checkpoints,
+                quiet=quiet,
+                save_steps=math.ceil(recipe.steps(examples) / CHECKPOINTS) if task.carries else None,
+            ),
             train_dataset=_Rows(examples),
             data_collator=_Counted(examples),
             processing_class=processor,
             compute_loss_func=own_loss,
+            optimizer_cls_and_kwargs=optimizer_of(recipe),
         )
         if own_loss is None:
             # Many models take `num_items_in_batch` and do not use it: their loss is the mean of a batch, and must be
@@ -144,6 +159,7 @@ def _arguments(
     *,
     keep_all: bool,
     quiet: bool,
+    save_steps: int | None,
 ) -> Any:
     by_tokens = recipe.batch_tokens is not None
     return transformers.TrainingArguments(
@@ -158,9 +174,12 @@ def _arguments(
         adam_beta1=recipe.betas[0],
         adam_beta2=recipe.betas[1],
         adam_epsilon=recipe.epsilon,
-        lr_scheduler_type=_SCHEDULES[recipe.schedule],
+        lr_scheduler_type="cosine_with_min_lr" if recipe.floor else _SCHEDULES[recipe.schedule],
+        lr_scheduler_kwargs={"min_lr_rate": recipe.floor} if recipe.floor else None,
+        max_grad_norm=recipe.clip,
         bf16=recipe.bf16,
-        save_strategy="epoch",
+        save_strategy="epoch" if save_steps is None else "steps",
+        save_steps=save_steps or 500,
         save_total_limit=None if keep_all else 1,
         logging_steps=max(1, min(50, recipe.steps(examples) // 20)),
         report_to=[],
@@ -214,6 +233,15 @@ def _with_token_batches(trainer: Any, examples: Examples, recipe: Recipe) -> Any
     return TokenTrainer
 
 
+def _with_memory(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
+    from headprune.tasks.text.streams import StreamExamples
+    from headprune.tasks.text.trainer import with_streams
+
+    if not isinstance(examples, StreamExamples):
+        raise DataError("Training over a memory needs running text, not separate examples.")
+    return with_streams(trainer, examples, recipe)
+
+
 def _validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
     class Validating(transformers.TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -223,6 +251,14 @@ def _validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
             self.begun = time.perf_counter() - (before[-1]["seconds"] if before else 0.0)
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if args.save_strategy == "epoch":
+                self.look(args, state)
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if args.save_strategy != "epoch":
+                self.look(args, state)
+
+        def look(self, args: Any, state: Any) -> None:
             if not trainer.is_world_process_zero():
                 return
             found = dict(validate(trainer.model))

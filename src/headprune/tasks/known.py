@@ -19,10 +19,13 @@ from headprune.tasks.metrics import metrics
 from headprune.tasks.questions import QuestionTask
 from headprune.tasks.tagging import TagTask
 from headprune.tasks.task import Task
+from headprune.tasks.text import StreamTask
 from headprune.tasks.translation import TranslationTask
 
 tasks: Registry[Callable[[], Task]] = Registry("task")  # name -> what makes it; users may add theirs
-for _kind in (TagTask, QuestionTask, ImageTask, LanguageTask, MaskedLanguageTask, EncodedTask, TranslationTask):
+for _kind in (
+    TagTask, QuestionTask, ImageTask, LanguageTask, MaskedLanguageTask, EncodedTask, TranslationTask, StreamTask,
+):  # fmt: skip
     tasks.add(_kind().name)(_kind)
 for _glue in GLUE.values():
     tasks.add(_glue.name)(functools.partial(copy.copy, _glue))
@@ -67,6 +70,7 @@ _COLUMNS: dict[type[Task], dict[str, str]] = {
     QuestionTask: {},
     EncodedTask: {},
     TranslationTask: {},
+    StreamTask: {},
 }
 
 

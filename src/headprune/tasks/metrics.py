@@ -120,6 +120,12 @@ def perplexity(rows: Floats) -> float:
     return float(np.exp(rows[:, 0].sum() / max(1.0, rows[:, 1].sum())))
 
 
+@_add("bits-per-character", rows=TOKEN_LOSSES, larger_is_better=False)
+def bits_per_character(rows: Floats) -> float:
+    """The mean loss of a token to the base of 2."""
+    return float(rows[:, 0].sum() / max(1.0, rows[:, 1].sum()) / np.log(2))
+
+
 @_add("token-accuracy", rows=TAGS)
 def token_accuracy(rows: Floats) -> float:
     """The share of right tags."""

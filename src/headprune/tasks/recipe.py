@@ -11,6 +11,7 @@ from headprune.tasks.task import Examples
 from headprune.tasks.token_batches import TokenBatches
 
 Schedule = Literal["linear", "inverse-sqrt", "cosine", "constant"]
+Optimizer = Literal["adamw", "lamb"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class Recipe:
 
     `batch_tokens` makes batches of so many tokens, padding counted, instead of `batch_size` examples; `accumulate`
     batches make one step. `warmup` is a share of the steps below 1, a number of steps from 1 on. `updates` ends the
-    run after so many steps, whatever `epochs` says.
+    run after so many steps, whatever `epochs` says. `optimizer="lamb"` is You et al. 2020 as Shim et al. have it.
     """
 
     epochs: float = 3.0
@@ -39,10 +40,17 @@ class Recipe:
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     bf16: bool = False
+    optimizer: Optimizer = "adamw"
+    floor: float = 0.0  # where a cosine schedule ends, as a share of the peak
+    clip: float = 1.0  # of the norm of all gradients
 
     def __post_init__(self) -> None:
         if self.schedule not in get_args(Schedule):
             raise DataError(f"The schedule is '{self.schedule}'; expected {', '.join(get_args(Schedule))}.")
+        if self.optimizer not in get_args(Optimizer):
+            raise DataError(f"The optimizer is '{self.optimizer}'; expected {', '.join(get_args(Optimizer))}.")
+        if not 0 <= self.floor < 1 or (self.floor and self.schedule != "cosine"):
+            raise DataError(f"The floor is {self.floor}; expected a share of the peak, with --schedule cosine.")
         if self.accumulate < 1 or self.epochs <= 0 or not 0 <= self.label_smoothing < 1:
             raise DataError(
                 f"Found accumulate {self.accumulate}, epochs {self.epochs}, label smoothing {self.label_smoothing}; "
@@ -53,7 +61,7 @@ class Recipe:
         """Batches of one epoch on one process."""
         if self.batch_tokens is not None:
             return len(self.token_batches(examples))
-        return math.ceil(len(examples) / self.batch_size)
+        return examples.batch_count(self.batch_size, self.accumulate)
 
     def token_batches(self, examples: Examples, processes: int = 1) -> TokenBatches:
         assert self.batch_tokens is not None, "asked only where batches go by tokens"

@@ -33,7 +33,7 @@ class Source:
 
     def file(self, names: Sequence[str], kinds: Sequence[str]) -> Path:
         """The first file that there is."""
-        if self.folder is None:
+        if self.folder is None or self.folder.is_file():
             raise DataError(f"{self} is not a folder; expected one with a file called {names[0]}.")
         for name in names:
             for kind in (*kinds, *(f"{kind}.gz" for kind in kinds)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -51,6 +52,10 @@ class Examples:
             return self
         return self.subset(sorted(np.random.default_rng(seed).permutation(len(self))[:count].tolist()))
 
+    def batch_count(self, batch_size: int, accumulate: int) -> int:
+        """Batches of one epoch of training on one process."""
+        return math.ceil(len(self) / batch_size)
+
     def batches(self, batch_size: int = 32) -> Iterator[dict[str, Any]]:
         """Padded batches of examples of similar length, longest last; `row` says which example is where."""
         order = sorted(range(len(self)), key=lambda row: (len(self.features[row].get("input_ids", ())), row))
@@ -93,6 +98,11 @@ class Task(ABC):
         """What every example got: one row each."""
 
     @property
+    def carries(self) -> bool:
+        """Whether an answer depends on the batches before it (a memory): batches are then taken in order."""
+        return False
+
+    @property
     def searches(self) -> bool:
         """Whether an answer takes many forward passes (beam search), so that a single one cannot stand for it."""
         return False
@@ -100,6 +110,10 @@ class Task(ABC):
     def answer(self, model: nn.Module, inputs: Batch) -> Any:
         """The model's answer to a batch."""
         return model(**inputs)
+
+    def answering(self, model: nn.Module) -> Callable[[Batch], Any]:
+        """What answers batch after batch of one pass through the data."""
+        return lambda batch: self.answer(model, model_inputs(batch))
 
     def settings(self) -> dict[str, Any]:
         """What changes the score of the same model on the same data: results tell it, resumed work checks it."""
@@ -177,7 +191,7 @@ def evaluate(
 ) -> Evaluation:
     """Score a model, with only the heads of `mask` on if one is given. `keep` sees every answer with its batch."""
     device = next(model.parameters()).device
-    example_loss = ExampleLoss()
+    example_loss, answer = ExampleLoss(), task.answering(model)
     places, rows, losses = [], [], []
     with (
         evaluation(model),
@@ -187,7 +201,7 @@ def evaluate(
         for batch in batches:
             moved = on_device(batch, device)
             inputs = model_inputs(moved)
-            outputs = task.answer(model, inputs)
+            outputs = answer(moved)
             rows.append(task.outcome(outputs, moved).double().cpu())
             losses.append(_losses(example_loss, outputs, inputs))
             keep(outputs, batch)

@@ -1,0 +1,98 @@
+"""Language modelling over a memory: segments in order, each seen with what the layers remember of those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headprune.errors import DataError
+from headprune.scoring.losses import next_tokens
+from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
+from headprune.tasks.sources import Source
+from headprune.tasks.task import Batch, Examples, Features, Task
+from headprune.tasks.text.corpus import read_part
+from headprune.tasks.text.streams import PLACE, Segments, StreamExamples
+from headprune.tasks.text.symbols import numbered, unit_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamTask(Task):
+    """Running text by words or characters. `max_length` is the length of a segment, `batch_size` the number of streams.
+
+    Perplexity of words, bits of characters; every token is asked for once, but for the first of each stream.
+    """
+
+    name: str = "stream-lm"
+    metric: Metric = field(default_factory=lambda: metrics["perplexity"])
+    outcomes: ClassVar[str] = TOKEN_LOSSES
+    model_class: ClassVar[str] = "AutoModelForCausalLM"
+
+    @property
+    def carries(self) -> bool:
+        return True
+
+    def for_processor(self, processor: Any, config: Any) -> Task:
+        """With perplexity for words and bits for characters, unless another metric was chosen."""
+        unit = unit_of(processor)
+        if config is not None and getattr(config, "memory_length", None) is None:
+            raise DataError(
+                f"A model of type {getattr(config, 'model_type', '?')} has no memory to carry from segment to segment. "
+                "Use --task causal-lm, which takes every example by itself."
+            )
+        if config is not None and config.vocab_size != len(processor):
+            raise DataError(f"The model has {config.vocab_size} symbols, its tokenizer {len(processor)}.")
+        if self.metric.name != "perplexity" or unit == "words":
+            return self
+        return StreamTask(metric=metrics["bits-per-character"])
+
+    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+        text = read_part(source, split, unit_of(processor))
+        tokens = numbered(text, processor, f"The part '{split}' of {source}")
+        if len(tokens) < max_length + 1:
+            raise DataError(
+                f"The part '{split}' of {source} has {len(tokens)} tokens: shorter than one segment of {max_length} "
+                "and the token after it. Give more text, or a smaller --max-length."
+            )
+        return StreamExamples(Segments(tokens, max_length), _collate)
+
+    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+        """The summed loss of each segment's targets, and how many there are."""
+        return torch.stack(next_tokens(outputs, batch), dim=1)  # (batch, 2)
+
+    def answering(self, model: nn.Module) -> Callable[[Batch], Any]:
+        """Carries the memory from a batch to the next as long as every row goes on where it stopped."""
+        memory, ends = None, None
+
+        def answer(batch: Batch) -> Any:
+            nonlocal memory, ends
+            places, length = batch[PLACE], batch["input_ids"].shape[1] - 1
+            outputs = model(
+                input_ids=batch["input_ids"][:, :-1],
+                attention_mask=batch["attention_mask"][:, :-1] if "attention_mask" in batch else None,
+                past_key_values=memory if places == ends else None,
+                use_cache=True,
+            )
+            memory = outputs.past_key_values
+            ends = [(stream, start + length) for stream, start in places]
+            return _padded_by_one(outputs)
+
+        return answer
+
+
+def _padded_by_one(outputs: Any) -> Any:
+    """As if the segment's last token, which is only a target, had been read: one more position of logits, unused."""
+    outputs.logits = torch.nn.functional.pad(outputs.logits, (0, 0, 0, 1))
+    return outputs
+
+
+def _collate(rows: list[Features]) -> dict[str, Any]:
+    """Segments of one batch have one length."""
+    tensors: Mapping[str, Any] = {
+        name: torch.tensor(np.stack([row[name] for row in rows])) for name in ("input_ids", "labels")
+    }
+    return {**tensors, PLACE: [tuple(row[PLACE]) for row in rows]}

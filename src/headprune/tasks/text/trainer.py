@@ -1,0 +1,99 @@
+"""A Trainer that reads text in streams and carries the memory from step to step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.utils.data import DataLoader
+
+from headprune.allattention.memory import SegmentMemory
+from headprune.errors import CheckpointError
+from headprune.tasks.recipe import Recipe
+from headprune.tasks.text.streams import StreamBatches, StreamExamples, StreamRows
+
+
+def with_streams(trainer: Any, examples: StreamExamples, recipe: Recipe) -> Any:
+    """Batches that are accumulated, or dealt to several processes, have streams and memories of their own."""
+
+    class StreamTrainer(trainer):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            groups = recipe.accumulate * self.args.world_size
+            self._batches = StreamBatches(examples.segments, recipe.batch_size, groups=groups, seed=recipe.seed)
+            self._memories: list[SegmentMemory | None] = [None] * recipe.accumulate
+            self._read: int | None = None  # batches that this process has read since the run began
+
+        def get_train_dataloader(self) -> Any:
+            rows = StreamRows(examples.segments.tokens, self._batches)
+            loader: Any = DataLoader(rows, batch_sampler=self._batches, collate_fn=self.data_collator)
+            return self.accelerator.prepare(loader)
+
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            if not model.training:
+                return super().compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
+            if self._read is None:
+                self._read = self.state.global_step * recipe.accumulate
+            in_epoch = self._read % (self._batches.steps * recipe.accumulate)
+            group = self._read % recipe.accumulate
+            known = self._memories[group] if in_epoch >= recipe.accumulate else None  # an epoch begins elsewhere
+            window = inputs["input_ids"]
+            asked = {
+                "input_ids": window[:, :-1],
+                "shift_labels": window[:, 1:],
+                "past_key_values": known,
+                "use_cache": True,
+            }
+            loss, outputs = super().compute_loss(model, asked, return_outputs=True, **kwargs)
+            self._memories[group] = outputs.past_key_values
+            self._read += 1
+            return (loss, outputs) if return_outputs else loss
+
+        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+            """The memory first: a checkpoint counts as whole when the Trainer has written its state, which is last."""
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(_packed(self._memories), folder / _name(self.args.process_index))
+            super()._save_checkpoint(*args, **kwargs)
+
+        def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> Any:
+            path = Path(resume_from_checkpoint) / _name(self.args.process_index)
+            device = str(next(self.model.parameters()).device)
+            self._memories = _unpacked(path, recipe.accumulate, device)
+            return super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    return StreamTrainer
+
+
+def _name(process: int) -> str:
+    return f"memory-{process}.safetensors"
+
+
+def _packed(memories: list[SegmentMemory | None]) -> dict[str, torch.Tensor]:
+    """Group and layer make the name."""
+    return {
+        f"{group}.{layer}": tensor.contiguous().cpu()
+        for group, memory in enumerate(memories)
+        for layer, tensor in enumerate(memory.layers if memory is not None else ())
+    }
+
+
+def _unpacked(path: Path, groups: int, device: str) -> list[SegmentMemory | None]:
+    try:
+        stored = load_file(path, device=device)
+        layers = [
+            [stored[name] for name in sorted((n for n in stored if n.split(".")[0] == str(group)), key=_layer)]
+            for group in range(groups)
+        ]
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"The memory of the run cannot be read from '{path}' ({error}). Remove this checkpoint to go on from the "
+            "one before it."
+        ) from error
+    return [SegmentMemory(group) if group else None for group in layers]
+
+
+def _layer(name: str) -> int:
+    return int(name.split(".")[1])
