@@ -59,7 +59,7 @@ class RelativeAttention(nn.Module):
         query = q + self.u[:, None]  # (batch, heads, queries, head width)
         if self.num_persistent:
             k, v, bias = self._with_persistent(k, v, bias)  # keys become keys + persistent
-        if self.config._attn_implementation == "sdpa" and not output_attentions:
+        if self._is_fused(bias) and not output_attentions:
             dropout = self.dropout if self.training else 0.0
             context, seen = F.scaled_dot_product_attention(query, k, v, bias, dropout, scale=scale), None
         else:
@@ -69,6 +69,12 @@ class RelativeAttention(nn.Module):
             context = F.dropout(probabilities, self.dropout, self.training) @ v
             seen = probabilities[..., :keys] if output_attentions else None
         return self.o_proj(context.transpose(1, 2).flatten(2)), seen  # (batch, queries, width)
+
+    def _is_fused(self, bias: Tensor) -> bool:
+        """The relative term reaches the fused kernels as a bias. On a CPU they have no backward pass for a bias:
+        PyTorch would go the plain way, and slower than it is gone here."""
+        trains = torch.is_grad_enabled() and bias.requires_grad
+        return self.config._attn_implementation == "sdpa" and not (trains and bias.device.type == "cpu")
 
     def _split(self, x: Tensor) -> Tensor:
         apart: Tensor = x.unflatten(-1, (self.num_heads, self.head_dim))
