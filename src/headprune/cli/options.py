@@ -66,8 +66,11 @@ def load_model(name: str, device: str, *, trust_remote_code: bool = False) -> nn
 
 
 def model_class(transformers: Any, config: Any) -> Any:
+    """The class that a checkpoint was saved from: one of transformers', or one registered with its Auto classes."""
+    registered = [getattr(transformers, name)._model_mapping for name in ("AutoModelForCausalLM", "AutoModel")]
+    others = {cls.__name__: cls for table in registered if type(config) in table for cls in (table[type(config)],)}
     for architecture in config.architectures or ():
-        cls = getattr(transformers, architecture, None)
+        cls = getattr(transformers, architecture, None) or others.get(architecture)
         if cls is not None:
             return cls
     return transformers.AutoModel

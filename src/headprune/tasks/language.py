@@ -17,6 +17,8 @@ from headprune.scoring.losses import IGNORED, next_tokens, token_labels
 from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
+from headprune.tasks.text.corpus import read_part
+from headprune.tasks.text.symbols import has_symbols, numbered, unit_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +46,21 @@ class LanguageTask(Task):
         return "\n".join(str(text) for text in table.column(self.column))
 
     def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
-        text = self.text(source, split)
-        lines = [line for line in text.split("\n") if line.strip()]
-        encoded = processor([line + "\n" for line in lines], add_special_tokens=False)["input_ids"] if lines else []
-        tokens = [token for line in encoded for token in line]
+        tokens = self.tokens(source, split, processor)
         blocks = self.blocks(tokens, processor, max_length)
         if not blocks:
             raise DataError(f"The split '{split}' of {source} has {len(tokens)} tokens: too few for one example.")
         return Examples([self.features(np.asarray(block), i, processor) for i, block in enumerate(blocks)],
                         _Collator(processor.pad_token_id or 0))  # fmt: skip
+
+    def tokens(self, source: Source, split: str, processor: Any) -> list[int]:
+        """The whole text: by words or characters if the tokenizer has these, else by subwords, line by line."""
+        if has_symbols(processor):
+            text = read_part(source, split, unit_of(processor))
+            return [int(token) for token in numbered(text, processor, f"The part '{split}' of {source}")]
+        lines = [line for line in self.text(source, split).split("\n") if line.strip()]
+        encoded = processor([line + "\n" for line in lines], add_special_tokens=False)["input_ids"] if lines else []
+        return [token for line in encoded for token in line]
 
     def blocks(self, tokens: list[int], processor: Any, max_length: int) -> list[list[int]]:
         """Pieces of `max_length` tokens one after another; the last may be shorter, but not a single token."""

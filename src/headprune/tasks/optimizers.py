@@ -20,4 +20,5 @@ def optimizer_of(recipe: Recipe) -> tuple[Any, dict[str, Any]] | None:
         from pytorch_optimizer import Lamb
     except ImportError as error:
         raise MissingExtraError("LAMB needs pytorch_optimizer: pip install 'headprune[tasks]'.") from error
-    return Lamb, {"lr": recipe.learning_rate, "betas": recipe.betas, "eps": recipe.epsilon}
+    options = {"lr": recipe.learning_rate, "betas": recipe.betas, "eps": recipe.epsilon}
+    return Lamb, {**options, "adam_debias": True}  # as it is named there: True leaves the step uncorrected

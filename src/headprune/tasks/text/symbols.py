@@ -57,16 +57,20 @@ def make_symbols(text: str, unit: Unit, size: int | None = None) -> Any:
     )  # fmt: skip
 
 
+def has_symbols(tokenizer: Any) -> bool:
+    """Whether a tokenizer is one of these."""
+    return "headprune_unit" in getattr(tokenizer, "init_kwargs", {})
+
+
 def unit_of(tokenizer: Any) -> Unit:
-    """What a tokenizer's tokens are, if it is one of these."""
-    unit = getattr(tokenizer, "init_kwargs", {}).get("headprune_unit")
-    if unit is None:
+    """What a tokenizer's tokens are."""
+    if not has_symbols(tokenizer):
         raise DataError(
             "This tokenizer has subwords, not words or characters. Text in streams is for models of `headprune "
             "train-lm`; for others use --task causal-lm."
         )
-    found: Unit = unit
-    return found
+    unit: Unit = tokenizer.init_kwargs["headprune_unit"]
+    return unit
 
 
 def numbered(text: str, tokenizer: Any, where: str) -> Tokens:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader
 
@@ -87,7 +88,7 @@ def _unpacked(path: Path, groups: int, device: str) -> list[SegmentMemory | None
             [stored[name] for name in sorted((n for n in stored if n.split(".")[0] == str(group)), key=_layer)]
             for group in range(groups)
         ]
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, IndexError, SafetensorError) as error:
         raise CheckpointError(
             f"The memory of the run cannot be read from '{path}' ({error}). Remove this checkpoint to go on from the "
             "one before it."
