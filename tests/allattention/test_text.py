@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_training_reads_every_stream_in_order_from_a_place_that_changes(groups, 
             window = rows[name]["input_ids"].tolist()
             stream = (number % groups) * batch + place
             assert all(stream * each <= token < (stream + 1) * each for token in window)
-            assert all((b - a) % each == 1 % each for a, b in zip(window, window[1:], strict=False))
+            assert all((b - a) % each == 1 % each for a, b in itertools.pairwise(window))
             assert last.get((number % groups, place), window[0]) == window[0]
             last[(number % groups, place)] = window[-1]
 

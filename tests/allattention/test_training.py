@@ -148,8 +148,10 @@ def test_accumulated_batches_equal_one_large_batch(tokenizer, examples, tmp_path
 def test_a_step_of_lamb_equals_one_by_hand():
     """No bias correction, the norm of a weight counted up to 10, a ratio of 1 for a weight of zeros."""
     start = [torch.full((4,), 9.0), torch.tensor([0.3, -0.4]), torch.zeros(3)]
-    gradients = [[torch.tensor([0.1, -0.2, 0.3, 0.4]), torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.0, -0.5])],
-                 [torch.tensor([0.3, 0.1, -0.1, 0.2]), torch.tensor([-1.0, 0.5]), torch.tensor([0.1, 0.2, 0.3])]]  # fmt: skip
+    gradients = [
+        [torch.tensor([0.1, -0.2, 0.3, 0.4]), torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.0, -0.5])],
+        [torch.tensor([0.3, 0.1, -0.1, 0.2]), torch.tensor([-1.0, 0.5]), torch.tensor([0.1, 0.2, 0.3])],
+    ]
     recipe = Recipe(optimizer="lamb", learning_rate=0.01, epsilon=1e-8, weight_decay=0.0)
     made = optimizer_of(recipe)
     assert made is not None

@@ -57,15 +57,17 @@ class RelativeAttention(nn.Module):
         if padding is not None:
             bias = bias.masked_fill(padding, -math.inf)
         query = q + self.u[:, None]  # (batch, heads, queries, head width)
-        if self.num_persistent:
-            k, v, bias = self._with_persistent(k, v, bias)  # keys become keys + persistent
         if self._is_fused(bias) and not output_attentions:
             dropout = self.dropout if self.training else 0.0
+            k, v, bias = self._with_persistent(k, v, bias) if self.num_persistent else (k, v, bias)
             context, seen = F.scaled_dot_product_attention(query, k, v, bias, dropout, scale=scale), None
         else:
             flat = (part.flatten(0, 1) for part in (bias, query, k.transpose(2, 3)))
             scores = torch.baddbmm(*flat, alpha=scale).unflatten(0, bias.shape[:2])
-            probabilities = scores.softmax(-1)  # (batch, heads, queries, keys)
+            if self.num_persistent:
+                scores = torch.cat([scores, q @ self.persistent_keys.transpose(1, 2)], dim=3)
+                v = self._persistent_after(v, self.persistent_values * math.sqrt(self.num_persistent))
+            probabilities = scores.softmax(-1)  # (batch, heads, queries, keys + persistent)
             context = F.dropout(probabilities, self.dropout, self.training) @ v
             seen = probabilities[..., :keys] if output_attentions else None
         return self.o_proj(context.transpose(1, 2).flatten(2)), seen  # (batch, queries, width)
@@ -81,21 +83,22 @@ class RelativeAttention(nn.Module):
         return apart.transpose(1, 2)  # (batch, heads, positions, head width)
 
     def _with_persistent(self, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys, values and bias with the persistent ones after them.
+        """Keys, values and bias with the persistent ones after them, for a kernel that knows one query.
 
         What is added here is what makes (q + u) . key / sqrt(width) + bias the score of the formula: keys times
         sqrt(width), and -u . P^K, because u belongs to keys that have a position.
         """
-        batch, _, queries, _ = bias.shape
-        many = (batch, -1, -1, -1)
-        keys = self.persistent_keys * math.sqrt(self.head_dim)  # (heads, persistent, head width)
-        values = self.persistent_values * math.sqrt(self.num_persistent)
         offset = -(self.persistent_keys @ self.u[:, :, None]).transpose(1, 2)  # (heads, 1, persistent)
+        wide = offset.to(bias.dtype).expand(bias.shape[0], -1, bias.shape[2], -1)
         return (
-            torch.cat([k, keys.to(k.dtype).expand(many)], dim=2),
-            torch.cat([v, values.to(v.dtype).expand(many)], dim=2),
-            torch.cat([bias, offset.to(bias.dtype).expand(batch, -1, queries, -1)], dim=3),
+            self._persistent_after(k, self.persistent_keys * math.sqrt(self.head_dim)),
+            self._persistent_after(v, self.persistent_values * math.sqrt(self.num_persistent)),
+            torch.cat([bias, wide], dim=3),
         )
+
+    def _persistent_after(self, x: Tensor, vectors: Tensor) -> Tensor:
+        """The same vectors (heads, persistent, head width) for every row, after x (batch, heads, keys, head width)."""
+        return torch.cat([x, vectors.to(x.dtype).expand(x.shape[0], -1, -1, -1)], dim=2)
 
 
 def shifted(raw: Tensor, keys: int) -> Tensor:
