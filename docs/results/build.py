@@ -14,6 +14,7 @@ from headprune.stats import correlation
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # the tests load this file from elsewhere
 
+from allattention_page import allattention_page  # noqa: E402
 from translation_page import translation_page  # noqa: E402
 from writing import NOTE, Runs, label, scored, spread, table  # noqa: E402
 
@@ -37,6 +38,9 @@ def pages() -> dict[Path, str]:
     translation = stored("multi30k")
     if translation:
         found[HERE / "multi30k.md"] = translation_page(translation, (HERE / "translation.sh").read_text())
+    books = stored("allattention")
+    if books:
+        found[HERE / "allattention.md"] = allattention_page(books, (HERE / "allattention.sh").read_text())
     functions = HERE / "data" / "functions-minilm" / "all.json"
     if functions.is_file():
         found[HERE / "functions-minilm.md"] = functions_page(json.loads(functions.read_text()))

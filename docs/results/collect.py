@@ -4,6 +4,7 @@ collect.py classifiers RUNS     a folder of folders TASK-SEED, by classifier.sh
 collect.py gates RUNS           a folder of folders sst2-SEED, by gates.sh
 collect.py functions FOLDER     what `headprune functions` wrote
 collect.py translation RUNS     a folder of folders multi30k-SEED, by translation.sh; what is not finished is left out
+collect.py allattention RUNS    a folder of folders books-SEED, by allattention.sh; what is not finished is left out
 """
 
 from __future__ import annotations
@@ -85,19 +86,50 @@ def gathered_translation(run: Path) -> dict[str, Any]:
         }
         for kind, file in trained.items()
     }
-    seconds: dict[str, int] = {}
-    for line in (run / "seconds.jsonl").read_text().splitlines():  # a step that was stopped has several
-        entry = json.loads(line)
-        seconds[entry["step"]] = seconds.get(entry["step"], 0) + entry["seconds"]
     return {
         **parts,
         "curves": curves,
         "gates": gates,
         **{kind: found for kind, found in runs.items() if kind != "model"},
         "model": runs["model"]["model"],
-        "seconds": seconds,
+        "seconds": _seconds(run),
         "versions": _versions("sacrebleu"),
     }
+
+
+def gathered_allattention(run: Path, strongest: str = "0.02") -> dict[str, Any]:
+    """As much of the All-attention study as is there."""
+    wanted = ("setting", "heads", "before", "gated", "dev", "tests", "kept", "objective", "gate_lr", "trajectory")
+    gates = {}
+    for path in sorted(run.glob("*/gates.json")):
+        (result,) = _read(path)
+        kept = {name: result[name] for name in wanted} | {"steps": result["updates"]}
+        kept["trajectory"] = [
+            {name: entry[name] for name in ("step", "task_loss", "open_heads")} for entry in result["trajectory"]
+        ]
+        gates[path.parent.name] = kept
+    longer = run / "longer" / "finetune.json"
+    rivals = {
+        path.parent.name.removeprefix("rival-"): _read(path) for path in sorted(run.glob("rival-*/train-lm.json"))
+    }
+    return {
+        "base": _read(run / "base" / "train-lm.json"),
+        "longer": _read(longer) if longer.is_file() else None,
+        "sweep": {name.removeprefix("sweep-"): found for name, found in gates.items() if name.startswith("sweep-")},
+        "techniques": {name: found for name, found in gates.items() if not name.startswith("sweep-")},
+        "rivals": rivals,
+        "strongest": strongest,
+        "seconds": _seconds(run),
+        "versions": _versions("pytorch_optimizer"),
+    }
+
+
+def _seconds(run: Path) -> dict[str, int]:
+    seconds: dict[str, int] = {}
+    for line in (run / "seconds.jsonl").read_text().splitlines():  # a step that was stopped has several
+        entry = json.loads(line)
+        seconds[entry["step"]] = seconds.get(entry["step"], 0) + entry["seconds"]
+    return seconds
 
 
 def _joined(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +163,10 @@ def main(kind: str, runs: Path) -> None:
             place = DATA / "multi30k" / f"seed-{run.name.rsplit('-', 1)[1]}.json"
             found = gathered_translation(run)
             _write(place, _joined(_read(place), found) if place.is_file() else found)
+    if kind == "allattention":
+        for run in sorted(runs.glob("books-*")):
+            if (run / "base" / "train-lm.json").is_file():
+                _write(DATA / "allattention" / f"seed-{run.name.rsplit('-', 1)[1]}.json", gathered_allattention(run))
     for run in sorted(runs.glob("*-*")) if kind in ("classifiers", "gates") else ():
         task, seed = run.name.rsplit("-", 1)
         last = run / "prune.json" if kind == "classifiers" else run / "michel-75" / "finetune.json"

@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -347,3 +348,43 @@ def test_impossible_wishes_are_refused(folder, trained, tmp_path):
         call("gates", trained, *TASK, "--data-dir", folder, "--lambda", 0.1, "--no-scaling", "--out", tmp_path / "g")
     with pytest.raises(hp.HeadpruneError, match="does not exist"):
         call("train-lm", "--data-dir", tmp_path / "nowhere", "--out", tmp_path / "m")
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_study_runs_from_raw_text_and_resumes(folder, tmp_path):
+    """docs/results/allattention.sh at its smallest, then its page; started again, nothing is done twice."""
+    small = {
+        "PRESET": "tiny", "SEGMENT": "16", "STREAMS": "8", "BASE": "20", "PRUNE": "10", "WIDTHS": "32:32 16:16",
+        "LAMBDAS": "0.01 0.02", "BY": "letters", "GATE_LR": "0.5", "PRECISION": "--no-bf16",
+    }  # fmt: skip
+    environment = {**os.environ, **small, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", str(ROOT / "docs" / "results" / "allattention.sh"), str(folder), "runs/books-1"]
+
+    def run():
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        lines = (tmp_path / "runs" / "books-1" / "seconds.jsonl").read_text().splitlines()
+        return [json.loads(line)["step"] for line in lines]
+
+    steps = run()
+    assert len(steps) == len(set(steps)) == 1 + 3 + 5 + 2
+    (tmp_path / "runs" / "books-1" / "none" / "gates.json").unlink()
+    assert run()[len(steps) :] == ["none/gates.json"]
+    page = page_of(tmp_path / "runs" / "books-1")
+    for title in ("Tables 1 and 2", "Table 3", "never frozen", "Figure 3", "Figure 1", "What appears at this scale"):
+        assert title in page
+    assert "no claim" in page
+
+
+def page_of(run):
+    """What the page says about one run."""
+    sys.path.insert(0, str(ROOT / "docs" / "results"))
+    try:
+        from allattention_page import allattention_page
+        from collect import gathered_allattention
+
+        return allattention_page({1: gathered_allattention(run)}, "script")
+    finally:
+        sys.path.pop(0)
