@@ -64,6 +64,7 @@ bench: install
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/scoring_speed.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gate_overhead.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/translation_speed.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/allattention_speed.py
 
 docs: install
 	$(BIN)/python docs/build.py

@@ -48,7 +48,17 @@ def test_few_seeds_are_no_claim():
     assert module.spread([0.5, 0.6, 0.7]) == "0.6000 ± 0.2484"  # 4.303 x 0.1 / sqrt(3)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/api.md", "docs/cli.md", "docs/translation.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/api.md",
+        "docs/cli.md",
+        "docs/translation.md",
+        "docs/language-models.md",
+    ],
+)
 def test_local_links_lead_somewhere(page):
     """No dead link to a file of the project."""
     path = ROOT / page
