@@ -1,11 +1,11 @@
 """Speed of All-attention: a training step against the formula written the obvious way, and what pruning brings.
 
 Training: 6 layers of 6 heads, width 192, 384 persistent vectors, memory and segments of 64, batch 32, float32, no
-dropout of attention: one forward and backward pass behind a full memory. The rival is the formula as a reader of the paper
-would write it (einsum, all distances shifted, a mask, persistent vectors beside the text), with the same weights; their
+dropout: one forward and backward pass behind a full memory. The rival is the formula as a reader of the paper would
+write it (einsum, all distances shifted, a mask, persistent vectors beside the text), with the same weights; their
 losses are compared first. Inference: 16 layers of 8 heads, width 512, 2,048 persistent vectors (Shim et al.), memory and
-segments of 192, batch 4 (that of the paper's code), with 25 and 50 % of the heads removed at random; what the MACs predict
-is the ratio of multiply-accumulate operations. All in interleaved rounds with an A/A control. Writes
+segments of 192, batch 4 (that of the paper's code), with 25 and 50 % of the heads removed at random; what the MACs
+predict is the ratio of multiply-accumulate operations. All in interleaved rounds with an A/A control. Writes
 benchmarks/results/allattention_speed.json and prints a summary.
 """
 
@@ -90,8 +90,8 @@ def training() -> dict[str, Any]:
     torch.manual_seed(0)
     # The rival wants vectors of all distances, also of those that the span then masks.
     config = hp.AllAttentionConfig(
-        vocab_size=27, hidden_size=192, num_hidden_layers=6, num_attention_heads=6, num_persistent=384, memory_length=64,
-        position_rows=128, embedding_dropout=0.0, hidden_dropout=0.0, attention_dropout=0.0,
+        vocab_size=27, hidden_size=192, num_hidden_layers=6, num_attention_heads=6, num_persistent=384,
+        memory_length=64, position_rows=128, embedding_dropout=0.0, hidden_dropout=0.0, attention_dropout=0.0,
     )  # fmt: skip
     model = hp.AllAttentionForCausalLM(config).train()
     plain = PlainModel(model)
