@@ -3,8 +3,8 @@
 Training: 6 layers of 6 heads, width 192, 384 persistent vectors, memory and segments of 64, batch 32, float32, no
 dropout: one forward and backward pass behind a full memory. The rival is the formula as a reader of the paper would
 write it (einsum, all distances shifted, a mask, persistent vectors beside the text), with the same weights; their
-losses are compared first. Inference: 16 layers of 8 heads, width 512, 2,048 persistent vectors (Shim et al.), memory and
-segments of 192, batch 4 (that of the paper's code), with 25 and 50 % of the heads removed at random; what the MACs
+losses are compared first. Inference: 16 layers of 8 heads, width 512, 2,048 persistent vectors (Shim et al.), memory
+and segments of 192, batch 4 (that of the paper's code), with 25 and 50 % of the heads removed at random; what the MACs
 predict is the ratio of multiply-accumulate operations. All in interleaved rounds with an A/A control. Writes
 benchmarks/results/allattention_speed.json and prints a summary.
 """

@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from headprune.tasks.recipe import Recipe
 from headprune.tasks.sources import Source
 from headprune.tasks.text import StreamTask
 from headprune.tasks.text.presets import PRESETS, Shape, new_language_model
-from headprune.tasks.text.streams import StreamBatches, StreamRows
+from headprune.tasks.text.streams import Segments, StreamBatches, StreamRows
 from headprune.tasks.text.symbols import make_symbols
 
 SHAPE = Shape(layers=2, width=16, heads=4, persistent=6, memory=5, dropout=0.0, attention_dropout=0.0)
@@ -63,7 +64,7 @@ def examples(folder, tokenizer):
 
 
 def fresh(tokenizer, **more):
-    return new_language_model(Shape(**{**vars(SHAPE), **more}), tokenizer, seed=1)
+    return new_language_model(replace(SHAPE, **more), tokenizer, seed=1)
 
 
 def weights(model):
@@ -87,7 +88,7 @@ def test_evaluation_over_a_memory_equals_one_long_segment(folder, tokenizer):
 def test_training_sees_the_memory_of_the_step_before(tokenizer, examples, tmp_path):
     """With a learning rate of 0, the logged losses are those of reading the same streams with their memory."""
     model = fresh(tokenizer)
-    recipe = Recipe(**{**vars(RECIPE), "learning_rate": 0.0, "updates": 6})
+    recipe = replace(RECIPE, learning_rate=0.0, updates=6)
     finetune.finetune(model, tokenizer, StreamTask(), examples, tmp_path, recipe, quiet=True)
     sampler = StreamBatches(examples.segments, 4, seed=3)
     rows, memory, expected = StreamRows(examples.segments.tokens, sampler), None, []
@@ -102,10 +103,33 @@ def test_training_sees_the_memory_of_the_step_before(tokenizer, examples, tmp_pa
     assert logged == pytest.approx(expected, abs=2e-4)
 
 
+def test_every_epoch_begins_elsewhere_and_without_memory(tokenizer, examples, tmp_path):
+    """The Trainer reads what the sampler names, epoch after epoch."""
+    short = type(examples)(Segments(examples.segments.tokens[:200], 5), examples.collate)
+    model, seen = fresh(tokenizer), []
+    forward = model.forward
+
+    def watched(**inputs):
+        if model.training:
+            past = inputs["past_key_values"]
+            seen.append((int(inputs["input_ids"][0, 0]), 0 if past is None else past.get_seq_length()))
+        return forward(**inputs)
+
+    model.forward = watched
+    finetune.finetune(model, tokenizer, StreamTask(), short, tmp_path, replace(RECIPE, updates=22), quiet=True)
+    sampler, expected = StreamBatches(short.segments, 4, seed=3), []
+    rows = StreamRows(short.segments.tokens, sampler)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        expected += [(int(rows[names[0]]["input_ids"][0]), 5 * step) for step, names in enumerate(sampler)]
+    assert len(sampler) == 9
+    assert seen == expected[:22]
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_an_interrupted_training_goes_on_to_the_same_weights(tokenizer, examples, tmp_path, optimizer):
     """In the middle of an epoch, with dropout: memory, optimizer and noise are those of the uninterrupted run."""
-    recipe = Recipe(**{**vars(RECIPE), "optimizer": optimizer})
+    recipe = replace(RECIPE, optimizer=optimizer)
 
     def train(folder, validate=None):
         model = fresh(tokenizer, dropout=0.2)
@@ -127,7 +151,7 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tokenizer, examples
 
 def test_a_damaged_memory_is_told(tokenizer, examples, tmp_path):
     """With what to do."""
-    recipe = Recipe(**{**vars(RECIPE), "updates": 2})
+    recipe = replace(RECIPE, updates=2)
     finetune.finetune(fresh(tokenizer), tokenizer, StreamTask(), examples, tmp_path, recipe, quiet=True)
     (tmp_path / "checkpoint-2" / "memory-0.safetensors").write_bytes(b"nothing")
     with pytest.raises(hp.HeadpruneError, match="Remove this checkpoint"):
@@ -139,7 +163,7 @@ def test_accumulated_batches_equal_one_large_batch(tokenizer, examples, tmp_path
     found = []
     for place, (batch, accumulate) in enumerate(((8, 1), (4, 2))):
         model = fresh(tokenizer)
-        recipe = Recipe(**{**vars(RECIPE), "batch_size": batch, "accumulate": accumulate, "epsilon": 1e-4})
+        recipe = replace(RECIPE, batch_size=batch, accumulate=accumulate, epsilon=1e-4)
         finetune.finetune(model, tokenizer, StreamTask(), examples, tmp_path / str(place), recipe, quiet=True)
         found.append(weights(model))
     for one, other in zip(*found, strict=True):
@@ -218,7 +242,7 @@ def test_gates_train_over_a_memory_and_freeze(tokenizer, examples, tmp_path):
     model = fresh(tokenizer)
     gates = hp.attach_gates(model, hp.BinaryConcrete)
     objective = Objective(weight=6.0, warmup=4, freeze_after=9)
-    recipe = Recipe(**{**vars(RECIPE), "optimizer": "lamb"})
+    recipe = replace(RECIPE, optimizer="lamb")
     finetune.finetune(model, tokenizer, StreamTask(), examples, tmp_path, recipe, quiet=True,
                       gating=Gating(objective=objective, gate_lr=4.0))  # fmt: skip
     assert gates.frozen
