@@ -45,6 +45,7 @@ def _value_rows(model: nn.Module, anatomy: Anatomy, site: Site) -> list[Tensor]:
             weight: Any = projections.matrix(model.get_submodule(path))
             return [weight[channels] for channels in roles["value"]]
     raise UnsupportedModelError(
-        f"{site.id}: its values are not the plain output of a linear projection (latent or normalised values, or vectors beside them), so they "
+        f"{site.id}: its values are not the plain output of a linear projection alone (latent or normalised values, or "
+        "vectors beside them), so they "
         "have no weight of their own. Use another score than 'magnitude', such as output-norm."
     )
