@@ -111,7 +111,7 @@ def test_memory_gives_the_same_loss_as_one_long_segment(kind, positions, impleme
     loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     torch.testing.assert_close(loss, whole.loss)
     assert len(memory) == 6
-    assert memory.get_seq_length() == 26
+    assert memory.seen == 26
 
 
 def test_without_the_memory_the_answer_is_another():
@@ -275,6 +275,9 @@ BAD = [
     ({"cutoffs": [30, 20]}, "rising numbers"),
     ({"cutoffs": [10, 50]}, "rising numbers"),
     ({"num_persistent": 0}, "at least 1"),
+    ({"num_hidden_layers": 0}, "Found 0 layers"),
+    ({"cutoff_divisor": 0}, "cutoff_divisor of 0"),
+    ({"position_rows": -3, "same_length": False}, "position_rows -3"),
 ]
 
 
@@ -303,3 +306,79 @@ def test_a_memory_that_does_not_fit_is_refused():
         tiny(same_length=False)(ids)
     with pytest.raises(hp.HeadpruneError, match="one of them"):
         model()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_generation_goes_on_from_a_memory(beams):
+    """The tokens that follow and the memory of those before say what the whole prompt says."""
+    model, ids = tiny(), text(2, 15)
+    ways = {"max_new_tokens": 8, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
+    with torch.no_grad():
+        memory = model(ids[:, :9]).past_key_values
+    whole, rest = model.generate(ids, **ways), model.generate(ids[:, 9:], past_key_values=memory, **ways)
+    assert rest[:, 6:].tolist() == whole[:, 15:].tolist()
+
+
+def test_vectors_of_tokens_may_be_given_instead_of_tokens():
+    """As the table of the model gives them."""
+    model, ids = tiny(), text()
+    with torch.no_grad():
+        given = model(inputs_embeds=model.get_input_embeddings()(ids)).logits
+        assert difference(given, model(ids).logits).largest == 0.0
+
+
+@pytest.mark.parametrize("cutoffs", [[], [8, 20]])
+def test_numbers_that_are_no_tokens_are_refused(cutoffs):
+    """As input and as target, by an adaptive vocabulary too."""
+    model, ids = tiny(cutoffs=cutoffs).train(), text()
+    for wrong in (40, 77):
+        other = ids.clone()
+        other[0, 3] = wrong
+        with pytest.raises((IndexError, RuntimeError)):
+            model(other)
+        with pytest.raises((IndexError, RuntimeError)):
+            model(ids, shift_labels=other)
+
+
+def test_mixed_precision_leaves_the_residual_stream_wide():
+    """Adaptive vectors do not make every layer add in bf16."""
+    for cutoffs in ([], [8, 20]):
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = tiny(cutoffs=cutoffs)(text(), output_hidden_states=True).hidden_states
+        assert all(state.dtype == torch.float32 for state in hidden)
+
+
+def test_the_stock_trainer_trains_and_evaluates(tmp_path):
+    """With labels, and with a loss that is told."""
+    from transformers import Trainer, TrainingArguments
+
+    rows = [{"input_ids": row, "labels": row} for row in text(6, 10)]
+    arguments = TrainingArguments(tmp_path, max_steps=2, report_to=[], use_cpu=True, save_strategy="no",
+                                  disable_tqdm=True)  # fmt: skip
+    trainer = Trainer(tiny(), arguments, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] > 0
+    assert trainer.predict(rows).predictions.shape == (6, 10, 40)
+
+
+def test_what_cannot_be_asked_is_refused():
+    """Two kinds of labels; another size of an adaptive vocabulary."""
+    model, ids = tiny(cutoffs=[8, 20]), text()
+    with pytest.raises(hp.HeadpruneError, match="one of them"):
+        model(ids, labels=ids, shift_labels=ids)
+    with pytest.raises(hp.HeadpruneError, match="cannot be resized"):
+        model.resize_token_embeddings(50)
+
+
+def test_losses_of_every_position_are_told():
+    """Aligned targets, with some left out; the same for plain and adaptive vocabularies and their logits."""
+    for cutoffs in ([], [8, 20]):
+        model, ids = tiny(cutoffs=cutoffs), text()
+        targets = ids.roll(-1, dims=1)
+        targets[:, -1] = -100
+        with torch.no_grad():
+            found, logits = model(ids, shift_labels=targets), model(ids).logits
+        expected = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none", ignore_index=-100)
+        torch.testing.assert_close(found.losses, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found.loss, expected.sum() / 50)
+        assert (found.logits is None) == bool(cutoffs)

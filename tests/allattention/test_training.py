@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,11 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app
+from headprune.cli.training import TrainingOptions
 from headprune.comparing import difference
 from headprune.gates import Objective
 from headprune.tasks import evaluate, finetune
@@ -112,7 +115,7 @@ def test_every_epoch_begins_elsewhere_and_without_memory(tokenizer, examples, tm
     def watched(**inputs):
         if model.training:
             past = inputs["past_key_values"]
-            seen.append((int(inputs["input_ids"][0, 0]), 0 if past is None else past.get_seq_length()))
+            seen.append((int(inputs["input_ids"][0, 0]), 0 if past is None else past.seen))
         return forward(**inputs)
 
     model.forward = watched
@@ -342,17 +345,61 @@ def test_ablation_with_memory_is_a_whole_pass_without_the_head(trained, folder, 
 
 
 def test_train_lm_runs_on_two_processes(folder, tmp_path):
-    """`accelerate launch`: each has streams and a memory of its own, one writes the result."""
+    """`accelerate launch`: each has streams and a memory of its own, one writes the result; a run that was stopped in
+    its second epoch reads on where it was."""
     launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
               "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]  # fmt: skip
-    words = ["-m", "headprune", "train-lm", "--data-dir", folder, "--preset", "tiny", "--updates", "6", "--batch-size",
-             "4", "--out", tmp_path / "model", "--json"]  # fmt: skip
+    small = tmp_path / "text"
+    small.mkdir()
+    for part in ("train", "dev"):
+        (small / f"{part}.txt").write_text((folder / f"{part}.txt").read_text()[:520])  # 3 steps make an epoch
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = list(map(str, [sys.executable, *launch, *words]))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    last = tmp_path / "model" / "checkpoints" / "checkpoint-6"
+
+    def train(name):
+        words = ["-m", "headprune", "train-lm", "--data-dir", small, "--preset", "tiny", "--updates", "5", "--batch-size",
+                 "4", "--validate-examples", "0", "--keep-checkpoints", "--out", tmp_path / name]  # fmt: skip
+        command = list(map(str, [sys.executable, *launch, *words]))
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return tmp_path / name / "checkpoints"
+
+    whole = train("whole")
+    last = whole / "checkpoint-5"
     assert sorted(path.name for path in last.glob("memory-*")) == ["memory-0.safetensors", "memory-1.safetensors"]
+    first = load_file(last / "model.safetensors")
+    shutil.rmtree(last)
+    assert (whole / "checkpoint-4").is_dir()
+    again = load_file(train("whole") / "checkpoint-5" / "model.safetensors")
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_budget_is_met_on_one_half_of_the_text_and_told_on_the_other(trained, folder, tmp_path):
+    """Halves that follow one another, with memory."""
+    data = (*TASK, "--data-dir", folder)
+    call("score", trained, *data, "--out", tmp_path / "s")
+    found = json.loads(call("prune", trained, *data, "--scores", tmp_path / "s" / "scores.json", "--max-drop", 50,
+                            "--out", tmp_path / "p", "--json"))  # fmt: skip
+    assert found["budget"]["validation"]["full"]["metric"] == "bits-per-character"
+
+
+def test_a_metric_that_was_chosen_stays(trained, folder, tmp_path):
+    """Perplexity of characters, if somebody wants it; the schedule without its preset's floor."""
+    ways = (*TASK, "--data-dir", folder, "--split", "test", "--json", "--out", tmp_path)
+    bits, perplexity = (
+        json.loads(call("evaluate", trained, *ways, *more)) for more in ((), ("--metric", "perplexity"))
+    )
+    assert (bits["metric"], perplexity["metric"]) == ("bits-per-character", "perplexity")
+    assert perplexity["score"] == pytest.approx(2 ** bits["score"])
+    recipe = TrainingOptions(schedule="linear").recipe(PRESETS["tiny"].recipe)
+    assert (recipe.schedule, recipe.floor) == ("linear", 0.0)
+
+
+def test_presets_fit_smaller_vocabularies():
+    """Cutoffs beyond the vocabulary are left out, and rows of distances follow a longer memory."""
+    small = make_symbols(" ".join(f"w{n}" for n in range(30)), "words")
+    shape = Shape(layers=1, width=16, heads=2, persistent=2, memory=600, cutoffs=(10, 20_000), position_rows=512)
+    config = new_language_model(shape, small, 0).config
+    assert (config.cutoffs, config.table_rows) == ([10], 601)
 
 
 def test_impossible_wishes_are_refused(folder, trained, tmp_path):
@@ -365,6 +412,8 @@ def test_impossible_wishes_are_refused(folder, trained, tmp_path):
         (("--preset", "tiny", "--max-length", 9999), "tokens: shorter than one segment|too few"),
         (("--preset", "tiny", "--optimizer", "sgd"), "expected adamw, lamb"),
         (("--preset", "tiny", "--schedule", "linear", "--floor", 0.1), "with --schedule cosine"),
+        (("--preset", "tiny", "--updates", -3), "updates is -3"),
+        (("--preset", "tiny", "--batch-tokens", 100), "without --teacher and --batch-tokens"),
     ):
         with pytest.raises(hp.HeadpruneError, match=told):
             call("train-lm", "--data-dir", folder, *words, "--out", tmp_path / "m")

@@ -26,7 +26,7 @@ class MemoryConfig(PreTrainedConfig):  # type: ignore[misc]
     vectors are narrower by `cutoff_divisor` each (adaptive input and softmax).
     """
 
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = ["past_key_values", "losses"]  # noqa: RUF012  # transformers adds to it
 
     def __init__(
         self,
@@ -76,6 +76,11 @@ class MemoryConfig(PreTrainedConfig):  # type: ignore[misc]
         return [self.hidden_size // self.cutoff_divisor**part for part in range(len(self.cutoffs) + 1)]
 
     def _check(self) -> None:
+        if self.num_hidden_layers < 1 or self.cutoff_divisor < 2 or (self.position_rows or 1) < 1:
+            raise UnsupportedModelError(
+                f"Found {self.num_hidden_layers} layers, a cutoff_divisor of {self.cutoff_divisor}, position_rows "
+                f"{self.position_rows}; expected at least 1, 2 and 1."
+            )
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise UnsupportedModelError(
                 f"hidden_size is {self.hidden_size}, which does not divide among {self.num_attention_heads} heads. "

@@ -36,7 +36,7 @@ class SegmentMemory:
     def followed_by(self, inputs: Sequence[Tensor], limit: int) -> SegmentMemory:
         """The memory after a segment, given what its layers received."""
         both = zip(self.layers, inputs, strict=True)
-        longer = [torch.cat([old.to(new.dtype), new.detach()], dim=1) for old, new in both]
+        longer = [torch.cat([old.to(new.device, new.dtype), new.detach()], dim=1) for old, new in both]
         return SegmentMemory(_last(longer, limit), self.seen + inputs[0].shape[1])
 
     @classmethod
@@ -54,10 +54,16 @@ class SegmentMemory:
                 "that this model returned for the same rows."
             )
 
+    def repeated(self, times: int) -> SegmentMemory:
+        """Every row so many times, one after another."""
+        return SegmentMemory([layer.repeat_interleave(times, dim=0) for layer in self.layers], self.seen)
+
     # What `generate` asks.
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.seen
+        """How many of the tokens that `generate` is given are behind this memory already: none. As `forward`, it takes
+        the tokens that follow."""
+        return 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.layers = [layer.index_select(0, beam_idx.to(layer.device)) for layer in self.layers]

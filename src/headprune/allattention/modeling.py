@@ -38,9 +38,11 @@ class MemoryModelOutput(ModelOutput):  # type: ignore[misc]
 
 @dataclass
 class MemoryLMOutput(ModelOutput):  # type: ignore[misc]
-    """`logits` are log-probabilities where the softmax is adaptive; None there while training with labels."""
+    """`losses` are those of every position, 0 where none is asked for. Where the softmax is adaptive, `logits` are
+    log-probabilities; None there while training, and with `shift_labels`."""
 
     loss: Tensor | None = None
+    losses: Tensor | None = None
     logits: Tensor | None = None
     past_key_values: SegmentMemory | None = None
     hidden_states: tuple[Tensor, ...] | None = None
@@ -183,8 +185,8 @@ class MemoryModel(MemoryPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise UnsupportedModelError("Give input_ids or inputs_embeds: one of them.")
         if inputs_embeds is None:
-            inputs_embeds = self.embeddings(input_ids) * math.sqrt(self.config.hidden_size)
-        vectors: Tensor = self.dropout(inputs_embeds)
+            inputs_embeds = self.embeddings(input_ids)
+        vectors: Tensor = self.dropout(inputs_embeds * math.sqrt(self.config.hidden_size))
         return vectors
 
     def _usable(self, memory: SegmentMemory | None, hidden: Tensor) -> list[Tensor] | None:
@@ -248,7 +250,6 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         past_key_values: SegmentMemory | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        shift_labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -257,8 +258,12 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """`labels` are the inputs themselves and are shifted here; `shift_labels` are what each position is to say,
-        which a segment in the middle of a text knows to its end. -100 is left out of the loss."""
+        """`labels` are the inputs themselves and are shifted here; `shift_labels`, which transformers passes by that
+        name, are what each position is to say: a segment in the middle of a text knows it to its end. -100 is left out
+        of the loss."""
+        shift_labels = kwargs.pop("shift_labels", None)
+        if labels is not None and shift_labels is not None:
+            raise UnsupportedModelError("Give labels or shift_labels: one of them.")
         output = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -271,13 +276,17 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         hidden = self.dropout(output.last_hidden_state)  # (batch, positions, width)
         logits, loss = None, None
         targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED) if labels is not None else shift_labels
-        if targets is None or not self.training or not isinstance(self.lm_head, AdaptiveSoftmax):
+        adaptive = isinstance(self.lm_head, AdaptiveSoftmax)
+        if targets is None or not adaptive or (shift_labels is None and not self.training):
             logits = self.lm_head(hidden[:, -logits_to_keep:] if targets is None else hidden)
+        losses = None
         if targets is not None:
-            losses, count = self._losses(hidden, targets, logits)
+            losses = self._losses(hidden, targets, logits)  # (batch, positions)
+            count = (targets != IGNORED).sum().clamp_min(1)
             loss = losses.sum() / (count if num_items_in_batch is None else num_items_in_batch)
         found = MemoryLMOutput(
             loss=loss,
+            losses=losses,
             logits=logits,
             past_key_values=output.past_key_values,
             hidden_states=output.hidden_states,
@@ -285,17 +294,30 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         )
         return found if return_dict is not False else found.to_tuple()
 
-    def _losses(self, hidden: Tensor, targets: Tensor, logits: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The loss of every target that counts, and how many there are (at least 1, to divide by)."""
+    def _losses(self, hidden: Tensor, targets: Tensor, logits: Tensor | None) -> Tensor:
+        """The loss of every position; 0 where none is asked for."""
+        targets = targets.to(hidden.device)
+        if logits is not None:
+            flat = logits.float().transpose(1, 2)  # (batch, vocabulary, positions)
+            return F.cross_entropy(flat, targets, reduction="none", ignore_index=IGNORED)
+        assert isinstance(self.lm_head, AdaptiveSoftmax), "others give logits"
         asked = targets != IGNORED
-        count = asked.sum().clamp_min(1)
-        if logits is None:
-            assert isinstance(self.lm_head, AdaptiveSoftmax), "others give logits"
-            return self.lm_head.losses(hidden[asked], targets[asked]), count
-        losses = F.cross_entropy(
-            logits.float().transpose(1, 2), targets.to(logits.device), reduction="none", ignore_index=IGNORED
-        )
-        return losses, count
+        losses = self.lm_head.losses(hidden[asked], targets[asked])
+        return torch.zeros(targets.shape, device=hidden.device).masked_scatter(asked, losses)
+
+    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:
+        """A memory that was given is repeated for every beam, as the prompts are."""
+        memory = kwargs.get("past_key_values")
+        if isinstance(memory, SegmentMemory) and expand_size > 1:
+            kwargs["past_key_values"] = memory.repeated(expand_size)
+        return super()._expand_inputs_for_generation(expand_size=expand_size, **kwargs)
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        if self.config.cutoffs and new_num_tokens is not None:
+            raise UnsupportedModelError(
+                "An adaptive vocabulary cannot be resized: its parts are cut by frequency. Build a new model."
+            )
+        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
 
 class AllAttentionModel(MemoryModel):

@@ -34,9 +34,8 @@ class AdaptiveEmbedding(nn.Module):
         weight: Any = self.projections[0].weight
         found = torch.zeros(len(flat), weight.shape[0], dtype=weight.dtype, device=flat.device)
         for part, (start, table, projection) in enumerate(parts):
-            rows = ((flat >= start) & (flat < self.ends[part + 1])).nonzero().flatten()
-            wide = projection(table(flat[rows] - start))
-            found = found.to(wide.dtype).index_add(0, rows, wide)
+            wide = projection(table(flat[rows := _inside(flat, self.ends, part)] - start))
+            found = found.index_add(0, rows, wide.to(found.dtype))  # not narrower: all layers add to these vectors
         vectors: Tensor = found.unflatten(0, tokens.shape)
         return vectors
 
@@ -72,10 +71,10 @@ class AdaptiveSoftmax(nn.Module):
             place = torch.where(targets >= self.ends[part], self.ends[1] + part - 1, place)
         found = first.gather(1, place[:, None])[:, 0]
         for part in range(1, len(self.tables)):
-            start, end = self.ends[part], self.ends[part + 1]
-            rows = ((targets >= start) & (targets < end)).nonzero().flatten()
+            rows = _inside(targets, self.ends, part)
             if len(rows):
-                within = self._within(hidden[rows], part).gather(1, (targets[rows] - start)[:, None])[:, 0]
+                places = (targets[rows] - self.ends[part])[:, None]
+                within = self._within(hidden[rows], part).gather(1, places)[:, 0]
                 found = found.index_add(0, rows, within)
         return -found
 
@@ -91,6 +90,17 @@ class AdaptiveSoftmax(nn.Module):
         """The transpose of what the embedding does, by the same weight."""
         weight: Any = self.projections[part].weight  # (width, width of the part)
         return F.linear(hidden, weight.t())
+
+
+def _inside(tokens: Tensor, ends: list[int], part: int) -> Tensor:
+    """Where tokens of a part stand. The first and the last part are open, so that numbers of no token at all reach a
+    table, which refuses them."""
+    found = torch.ones_like(tokens, dtype=torch.bool)
+    if part > 0:
+        found &= tokens >= ends[part]
+    if part < len(ends) - 2:
+        found &= tokens < ends[part + 1]
+    return found.nonzero().flatten()
 
 
 def tied_names(config: Any, embedding: str, head: str) -> dict[str, str]:

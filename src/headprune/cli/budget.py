@@ -20,6 +20,8 @@ class Halves:
 
         rows = data.examples("dev")
         shuffled = np.random.default_rng(seed).permutation(len(rows)).tolist()
+        if data.task.carries:
+            shuffled = list(range(len(rows)))  # a text stays in order: its first and its second half
         parts = [sorted(shuffled[: len(rows) // 2]), sorted(shuffled[len(rows) // 2 :])]
         self.task = data.task
         self.validation, self.test = (data.batches(rows.subset(part)) for part in parts)

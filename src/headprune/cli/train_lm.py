@@ -113,7 +113,8 @@ def train_lm(
         **task.settings(), "by": by, "symbols": len(tokenizer), "preset": preset, "shape": shape.to_dict(),
         "recipe": recipe.to_dict(), "seed": seed, "model_class": type(model).__name__,
         "parameters": sum(p.numel() for p in model.parameters()), "train_tokens": len(examples.segments.tokens),
-        "steps": recipe.steps(examples), "seconds": noted[-1]["seconds"] if noted else 0.0, "validation": noted,
+        "steps": noted[-1]["step"] if noted else recipe.steps(examples),
+        "seconds": noted[-1]["seconds"] if noted else 0.0, "validation": noted,
     }  # fmt: skip
     result |= {
         name: described(evaluate(model, list(part.batches(recipe.batch_size)), task)) for name, part in parts.items()

@@ -48,6 +48,8 @@ class TrainingOptions:
         given = {names.get(name, name): value for name, value in asdict(self).items() if value is not None}
         if "epochs" in given and "updates" not in given:
             given["updates"] = None
+        if given.get("schedule", "cosine") != "cosine":
+            given.setdefault("floor", 0.0)
         if given.get("batch_tokens", 1) < 1:
             raise DataError(f"--batch-tokens is {given['batch_tokens']}; expected a number of tokens.")
         return replace(start, **given)

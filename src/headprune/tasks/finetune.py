@@ -23,6 +23,7 @@ from headprune.resuming import note_step, noted_steps, work_key
 from headprune.scoring.job import model_inputs
 from headprune.scoring.losses import IGNORED
 from headprune.tasks.optimizers import optimizer_of
+from headprune.tasks.processes import process_count
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples, Task
 
@@ -85,6 +86,11 @@ def finetune(
     task.check_training(examples)
     if teacher is not None and recipe.label_smoothing:
         raise DataError("A teacher's answers are soft already: train with --label-smoothing 0, or without --teacher.")
+    if task.carries and (teacher is not None or recipe.batch_tokens is not None):
+        raise DataError(
+            f"{task.name} trains on streams of text with a memory: without --teacher and --batch-tokens. For these "
+            "take --task causal-lm, which has separate examples."
+        )
     with _left_as_it_was(model):
         transformers = _transformers_with_trainer()
         trainer_class: Any = _with_rate(transformers.Trainer)
@@ -303,6 +309,8 @@ def _run_key(
     options: dict[str, Any] = {"task": task.name, "recipe": settings, "data": data.hexdigest()}
     if gating is not None:
         options |= {"objective": gating.objective.to_dict(), "gate_lr": gating.gate_lr, "scale": gating.gate_lr_scale}
+    if task.carries:
+        options["processes"] = process_count()  # streams and memories are dealt out to them
     if teacher is not None:
         options["teacher"] = work_key(teacher, [], {})
     return work_key(model, [], options)

@@ -51,6 +51,8 @@ class Recipe:
             raise DataError(f"The optimizer is '{self.optimizer}'; expected {', '.join(get_args(Optimizer))}.")
         if not 0 <= self.floor < 1 or (self.floor and self.schedule != "cosine"):
             raise DataError(f"The floor is {self.floor}; expected a share of the peak, with --schedule cosine.")
+        if self.updates is not None and self.updates < 1:
+            raise DataError(f"updates is {self.updates}; expected a number of steps, at least 1.")
         if self.accumulate < 1 or self.epochs <= 0 or not 0 <= self.label_smoothing < 1:
             raise DataError(
                 f"Found accumulate {self.accumulate}, epochs {self.epochs}, label smoothing {self.label_smoothing}; "

@@ -30,7 +30,8 @@ def read_part(source: Source, split: str, unit: Unit) -> str:
 
 
 def _cut(path: Path, split: str, unit: Unit) -> str:
-    """The first 90 % train, then 5 % dev and 5 % test, as usual for Text8 and enwik8; words at the end of a line."""
+    """The first 90 % train, then 5 % dev and 5 % test, as usual for Text8 and enwik8; words at the end of a line, or of
+    a word where lines are long."""
     if split not in _ENDS:
         raise DataError(f"'{path}' is one file, cut into train, dev and test; it has no part '{split}'.")
     text = _read(path, unit)
@@ -43,7 +44,10 @@ def _place(text: str, share: float, unit: Unit) -> int:
     if unit != "words" or place in (0, len(text)):
         return place
     line = text.find("\n", place)
-    return len(text) if line < 0 else line + 1
+    if 0 <= line < place + len(text) // 100:
+        return line + 1
+    space = re.compile(r"\s").search(text, place)  # a text of few lines, as Text8 is
+    return len(text) if space is None else space.end()
 
 
 def _read(path: Path, unit: Unit) -> str:

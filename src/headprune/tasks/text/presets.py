@@ -51,6 +51,7 @@ def new_language_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
 
     from headprune.allattention import configuration, modeling
 
+    enough = shape.position_rows is None or shape.position_rows > shape.memory
     options: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": shape.width,
@@ -58,8 +59,8 @@ def new_language_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
         "num_attention_heads": shape.heads,
         "memory_length": shape.memory,
         "positions": shape.positions,
-        "position_rows": shape.position_rows,
-        "cutoffs": shape.cutoffs,
+        "position_rows": shape.position_rows if enough else None,
+        "cutoffs": [cutoff for cutoff in shape.cutoffs if cutoff < len(tokenizer)],
         "embedding_dropout": shape.dropout,
         "hidden_dropout": shape.dropout,
         "attention_dropout": shape.attention_dropout,

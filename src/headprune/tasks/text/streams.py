@@ -7,7 +7,7 @@ the text just before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,7 @@ class StreamBatches:
 
     def __init__(self, segments: Segments, batch_size: int, *, groups: int = 1, seed: int = 0) -> None:
         self.batch_size, self.groups, self.seed, self.epoch = batch_size, groups, seed, 0
+        self.epoch_now: Callable[[], int] | None = None  # surer than `set_epoch`, which wrappers may not pass on
         self.length, self.streams = segments.length, batch_size * groups
         self.stream_length = len(segments.tokens) // self.streams
         self.steps = (self.stream_length - 1) // self.length
@@ -134,7 +135,8 @@ class StreamBatches:
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
         """Stream, where the text begins this epoch, place in it."""
-        shifts = np.random.default_rng((self.seed, self.epoch)).integers(self.stream_length, size=self.streams).tolist()
+        epoch = self.epoch if self.epoch_now is None else self.epoch_now()
+        shifts = np.random.default_rng((self.seed, epoch)).integers(self.stream_length, size=self.streams).tolist()
         for step in range(self.steps):
             for group in range(self.groups):
                 streams = range(group * self.batch_size, (group + 1) * self.batch_size)

@@ -22,8 +22,9 @@ Tokens = NDArray[np.int32]
 
 
 def make_symbols(text: str, unit: Unit, size: int | None = None) -> Any:
-    """A tokenizer of all symbols in a text, the most frequent first; with `size`, of so many, the rest `<unk>`."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    """A tokenizer of all symbols in a text, the most frequent first. With `size`, of so many at most; all others, and
+    those that the text does not have, are `<unk>`."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     counts = Counter(_words(text)) if unit == "words" else Counter(_shown(text, unit))
@@ -31,8 +32,7 @@ def make_symbols(text: str, unit: Unit, size: int | None = None) -> Any:
         raise DataError("The training text is empty: there are no symbols to learn.")
     counts.pop(END, None)
     special = [END] if unit == "words" else []
-    cut_off = size is not None and len(counts) + len(special) > size
-    if cut_off and UNKNOWN not in counts:
+    if size is not None and UNKNOWN not in counts:
         special.append(UNKNOWN)
     if size is not None and size <= len(special):
         raise DataError(f"A vocabulary of {size} leaves no room for {unit} besides {', '.join(special)}.")
@@ -42,6 +42,7 @@ def make_symbols(text: str, unit: Unit, size: int | None = None) -> Any:
     raw = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown or ""))
     one = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     if unit == "words":
+        raw.normalizer = normalizers.Replace("\n", f" {END} ")
         raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     elif unit == "bytes":
         raw.pre_tokenizer = pre_tokenizers.Sequence(
@@ -50,6 +51,8 @@ def make_symbols(text: str, unit: Unit, size: int | None = None) -> Any:
         raw.decoder = decoders.ByteLevel()
     else:
         raw.pre_tokenizer, raw.decoder = one, decoders.Fuse()
+    if unit == "letters":
+        raw.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(Regex("[^a-z]+"), " ")])
     names = {"eos_token": END if unit == "words" else None, "unk_token": unknown}
     return PreTrainedTokenizerFast(
         tokenizer_object=raw, clean_up_tokenization_spaces=False, headprune_unit=unit,

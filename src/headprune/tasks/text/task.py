@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from headprune.errors import DataError
-from headprune.scoring.losses import next_tokens
+from headprune.scoring.losses import IGNORED
 from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
 from headprune.tasks.sources import Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.streams import PLACE, Segments, StreamExamples
 from headprune.tasks.text.symbols import numbered, unit_of
+
+BY_UNIT = replace(metrics["perplexity"])  # stands for a metric that was not chosen: the tokenizer's unit tells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,7 @@ class StreamTask(Task):
     """
 
     name: str = "stream-lm"
-    metric: Metric = field(default_factory=lambda: metrics["perplexity"])
+    metric: Metric = field(default_factory=lambda: BY_UNIT)
     outcomes: ClassVar[str] = TOKEN_LOSSES
     model_class: ClassVar[str] = "AutoModelForCausalLM"
 
@@ -46,9 +48,9 @@ class StreamTask(Task):
             )
         if config is not None and config.vocab_size != len(processor):
             raise DataError(f"The model has {config.vocab_size} symbols, its tokenizer {len(processor)}.")
-        if self.metric.name != "perplexity" or unit == "words":
+        if self.metric is not BY_UNIT:
             return self
-        return StreamTask(metric=metrics["bits-per-character"])
+        return replace(self, metric=metrics["perplexity" if unit == "words" else "bits-per-character"])
 
     def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
         text = read_part(source, split, unit_of(processor))
@@ -62,7 +64,8 @@ class StreamTask(Task):
 
     def outcome(self, outputs: Any, batch: Batch) -> Tensor:
         """The summed loss of each segment's targets, and how many there are."""
-        return torch.stack(next_tokens(outputs, batch), dim=1)  # (batch, 2)
+        counts = (batch["labels"][:, 1:] != IGNORED).sum(1)
+        return torch.stack([outputs.losses.double().sum(1), counts.double()], dim=1)  # (batch, 2)
 
     def answering(self, model: nn.Module) -> Callable[[Batch], Any]:
         """Carries the memory from a batch to the next as long as every row goes on where it stopped."""
@@ -73,26 +76,26 @@ class StreamTask(Task):
             places, length = batch[PLACE], batch["input_ids"].shape[1] - 1
             outputs = model(
                 input_ids=batch["input_ids"][:, :-1],
-                attention_mask=batch["attention_mask"][:, :-1] if "attention_mask" in batch else None,
+                shift_labels=batch["labels"][:, 1:],
                 past_key_values=memory if places == ends else None,
                 use_cache=True,
             )
             memory = outputs.past_key_values
             ends = [(stream, start + length) for stream, start in places]
-            return _padded_by_one(outputs)
+            outputs.loss = None  # of the batch: rows are told by `losses`
+            return outputs
 
         return answer
 
 
-def _padded_by_one(outputs: Any) -> Any:
-    """As if the segment's last token, which is only a target, had been read: one more position of logits, unused."""
-    outputs.logits = torch.nn.functional.pad(outputs.logits, (0, 0, 0, 1))
-    return outputs
-
-
 def _collate(rows: list[Features]) -> dict[str, Any]:
-    """Segments of one batch have one length."""
+    """Segments of one batch have one length, unless they were picked one by one: then the end of a text is padded."""
+    longest = max(len(row["input_ids"]) for row in rows)
+    fills = {"input_ids": 0, "labels": IGNORED}
     tensors: Mapping[str, Any] = {
-        name: torch.tensor(np.stack([row[name] for row in rows])) for name in ("input_ids", "labels")
+        name: torch.tensor(
+            np.stack([np.pad(row[name], (0, longest - len(row[name])), constant_values=fill) for row in rows])
+        )
+        for name, fill in fills.items()
     }
     return {**tensors, PLACE: [tuple(row[PLACE]) for row in rows]}

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader
 
 from headprune.allattention.memory import SegmentMemory
-from headprune.errors import CheckpointError
+from headprune.errors import CheckpointError, DataError
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.text.streams import StreamBatches, StreamExamples, StreamRows
 
@@ -22,8 +22,15 @@ def with_streams(trainer: Any, examples: StreamExamples, recipe: Recipe) -> Any:
     class StreamTrainer(trainer):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            if self.args.n_gpu > 1:
+                raise DataError(
+                    f"Found {self.args.n_gpu} GPUs for one process, which cannot share a memory. Start a process for "
+                    "each with `accelerate launch`, or show it one with CUDA_VISIBLE_DEVICES."
+                )
             groups = recipe.accumulate * self.args.world_size
             self._batches = StreamBatches(examples.segments, recipe.batch_size, groups=groups, seed=recipe.seed)
+            # After a resume on several processes nothing else tells the sampler where it is.
+            self._batches.epoch_now = lambda: self.state.global_step // self._batches.steps
             self._memories: list[SegmentMemory | None] = [None] * recipe.accumulate
             self._read: int | None = None  # batches that this process has read since the run began
 
@@ -57,6 +64,7 @@ def with_streams(trainer: Any, examples: StreamExamples, recipe: Recipe) -> Any:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             folder.mkdir(parents=True, exist_ok=True)
             save_file(_packed(self._memories), folder / _name(self.args.process_index))
+            self.accelerator.wait_for_everyone()
             super()._save_checkpoint(*args, **kwargs)
 
         def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> Any:
@@ -90,8 +98,8 @@ def _unpacked(path: Path, groups: int, device: str) -> list[SegmentMemory | None
         ]
     except (OSError, ValueError, IndexError, SafetensorError) as error:
         raise CheckpointError(
-            f"The memory of the run cannot be read from '{path}' ({error}). Remove this checkpoint to go on from the "
-            "one before it."
+            f"The memory of the run cannot be read from '{path}' ({error}). Remove this checkpoint: the run then goes "
+            "on from an earlier one if it was kept, or from the start."
         ) from error
     return [SegmentMemory(group) if group else None for group in layers]
 
