@@ -356,8 +356,9 @@ def test_train_lm_runs_on_two_processes(folder, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
     def train(name):
-        words = ["-m", "headprune", "train-lm", "--data-dir", small, "--preset", "tiny", "--updates", "5", "--batch-size",
-                 "4", "--validate-examples", "0", "--keep-checkpoints", "--out", tmp_path / name]  # fmt: skip
+        words = ["-m", "headprune", "train-lm", "--data-dir", small, "--preset", "tiny", "--updates", "5",
+                 "--batch-size", "4", "--validate-examples", "0", "--keep-checkpoints", "--out",
+                 tmp_path / name]  # fmt: skip
         command = list(map(str, [sys.executable, *launch, *words]))
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr[-2000:]
