@@ -94,11 +94,11 @@ def _sweep(runs: Runs) -> list[str]:
         ]
         rows.append([
             weight, f"{np.mean([1 - left / all_ for all_, left in heads]):.1%}", f"{np.mean(layers):.2f} M",
-            _spread3([_bits(result) for result in done]), len(done), *paper,
+            spread([_bits(result) for result in done], 3), len(done), *paper,
         ])  # fmt: skip
     if not rows:
         return []
-    base = _spread3([_bits(run["base"]) for run in runs.values()])
+    base = spread([_bits(run["base"]) for run in runs.values()], 3)
     text = (
         f"λ = 0 is the base ({base} bits) trained as long as the others, without gates: pruning trains the model "
         f"further, "
@@ -137,9 +137,7 @@ def _techniques(runs: Runs) -> list[str]:
         if done:
             changes = [_bits(without) - _bits(with_) for without, with_ in done]
             sparse = [1 - without["heads"][1] / without["heads"][0] for without, _ in done]
-            rows.append(
-                [title, _spread3(changes, sign="+"), f"{np.mean(sparse):.1%}", len(done), f"+{paper:g} perplexity"]
-            )
+            rows.append([title, spread(changes, 3, "+"), f"{np.mean(sparse):.1%}", len(done), f"+{paper:g} perplexity"])
     if not rows:
         return []
     weight = next(iter(runs.values()))["strongest"]
@@ -190,7 +188,7 @@ def _rivals(runs: Runs) -> list[str]:
     if not any(name.startswith("Transformer-XL") for name in points):
         return []
     rows = [
-        [name, f"{np.mean([size for size, _ in found]):.2f} M", _spread3([bits for _, bits in found]), len(found)]
+        [name, f"{np.mean([size for size, _ in found]):.2f} M", spread([bits for _, bits in found], 3), len(found)]
         for name, found in sorted(points.items(), key=lambda item: -item[1][0][0])
     ]
     text = (
@@ -293,14 +291,6 @@ def _arithmetic() -> list[str]:
     )
     head = ["heads pruned", "All-attention, parameters", "MACs", "Transformer-XL, parameters", "MACs"]
     return ["## What pruning heads saves (Figure 1)", "", text, "", *table(head, rows), ""]
-
-
-def _spread3(values: list[float], sign: str = "") -> str:
-    """Bits have three digits that mean something."""
-    if len(values) < 3:
-        return f"{np.mean(values):{sign}.3f}"
-    mean, _, half = spread(values).partition(" ± ")
-    return f"{float(mean):{sign}.3f} ± {float(half):.3f}"
 
 
 def _times(runs: Runs) -> list[str]:

@@ -267,7 +267,7 @@ def _random(run: Run) -> list[str]:
     titles = {"18-18-18": "25 %", "12-12-12": "50 %", "6-6-6": "75 %", "one": "one head a site (88 %)"}
     base = run["model"][TEST]["score"]
     rows = [
-        [titles.get(name, name), spread(groups[name]), f"{np.mean(groups[name]) - base:+.2f}", len(groups[name])]
+        [titles.get(name, name), spread(groups[name], 2), f"{np.mean(groups[name]) - base:+.2f}", len(groups[name])]
         for name in (*titles, *sorted(set(groups) - set(titles)))
         if name in groups
     ]

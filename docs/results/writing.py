@@ -27,13 +27,13 @@ def scored(evaluation: dict[str, Any]) -> str:
     return f"{evaluation['score']:.4f} ({low:.4f} to {high:.4f})"
 
 
-def spread(values: Sequence[float]) -> str:
-    """A mean over seeds with its interval, or the plain number of a seed."""
+def spread(values: Sequence[float], digits: int = 4, sign: str = "") -> str:
+    """A mean over seeds with its interval, or the plain number of a seed; with as many digits as mean something."""
     mean = float(np.mean(values))
     if len(values) < ENOUGH:
-        return f"{mean:.4f}"
+        return f"{mean:{sign}.{digits}f}"
     interval = mean_interval(list(values))
-    return f"{mean:.4f} ± {interval.high - mean:.4f}"
+    return f"{mean:{sign}.{digits}f} ± {interval.high - mean:.{digits}f}"
 
 
 def table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[str]:
