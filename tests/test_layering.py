@@ -35,6 +35,7 @@ LAYERS = [
     "pictures_static",
     "pictures",
     "measuring",
+    "experiments",
     "import_hook",  # names the checkpoint module, which it imports only when transformers is loaded
     "__init__",
     "cli",

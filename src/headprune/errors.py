@@ -57,5 +57,9 @@ class CheckpointError(HeadpruneError, RuntimeError):
     """A checkpoint that cannot be written, or that does not hold what its config promises."""
 
 
+class StoreError(HeadpruneError):
+    """A folder of results that cannot be used as asked: of a newer version, in use, incomplete."""
+
+
 class MissingExtraError(HeadpruneError, ImportError):
     """An optional dependency is not installed."""

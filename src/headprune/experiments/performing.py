@@ -1,0 +1,35 @@
+"""Running one trial, wherever that is: the same on every runner."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from headprune.errors import HeadpruneError
+from headprune.experiments.store import Record, environment, now
+from headprune.experiments.trial import Trial
+from headprune.experiments.work import Context, Needed, works
+
+
+def perform(trial: Trial, folder: Path, needs: Mapping[str, Needed]) -> Record:
+    """The trial's record, done or failed; what it writes goes to `folder`. Ctrl-C comes through."""
+    started, begun = now(), time.perf_counter()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        result = works[trial.work](Context(trial.params, trial.seed, folder, needs))
+        told: dict[str, object] = {"status": "done", "result": result}
+    except HeadpruneError as error:
+        told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+    except Exception:  # whatever a trial stumbles over is its result: the sweep goes on
+        told = {"status": "failed", "error": traceback.format_exc(limit=-6)}
+    seconds = round(time.perf_counter() - begun, 4)
+    return Record(trial=trial, seconds=seconds, started=started, environment=environment(), **told)  # type: ignore[arg-type]
+
+
+def fresh(folder: Path) -> Path:
+    """An empty place for a trial that is run again because it failed; one that was interrupted goes on in its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,53 @@
+"""A trial: one piece of work with everything that decides its result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from headprune.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Same trial, same key, on any machine: results stored under it are not computed again.
+
+    `needs` are other trials by the name under which this one knows them; their keys are part of its own, so that a
+    change anywhere before it gives it another key. `step` and `label` are for people and no part of the key.
+    """
+
+    work: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    needs: Mapping[str, str] = field(default_factory=dict)
+    step: str = ""
+    label: str = ""
+    schema: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        try:
+            plain = json.loads(json.dumps(self.params, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"The parameters of a trial must be plain JSON values: {error}.") from error
+        object.__setattr__(self, "params", plain)  # a copy of its own: nobody changes it from outside
+        object.__setattr__(self, "needs", dict(self.needs))
+
+    def key(self) -> str:
+        text = json.dumps(
+            {"schema": self.schema, "work": self.work, "params": self.params, "seed": self.seed, "needs": self.needs},
+            sort_keys=True,
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "work": self.work, "params": dict(self.params), "seed": self.seed, "needs": dict(self.needs),
+            "step": self.step, "label": self.label,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Trial:
+        return cls(**{name: content[name] for name in ("work", "params", "seed", "needs", "step", "label")})

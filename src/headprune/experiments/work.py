@@ -1,0 +1,42 @@
+"""Kinds of work that a trial can be: a name, and a function from what the trial says to a result.
+
+A result is a table of plain JSON values. Files go into the trial's folder, where trials that need it find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headprune.registry import Registry
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A finished trial as another one sees it."""
+
+    folder: Path
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a piece of work is given."""
+
+    params: Mapping[str, Any]
+    seed: int
+    folder: Path  # its own: whatever it writes
+    needs: Mapping[str, Needed]
+
+
+Result = dict[str, Any]
+Work = Callable[[Context], Result]
+works: Registry[Work] = Registry("work")
+
+
+@works.add("echo")
+def echo(context: Context) -> Result:
+    """Says what it was told: for trying out runners and clusters."""
+    return {"params": dict(context.params), "seed": context.seed}
