@@ -57,6 +57,10 @@ class CheckpointError(HeadpruneError, RuntimeError):
     """A checkpoint that cannot be written, or that does not hold what its config promises."""
 
 
+class PresetError(HeadpruneError, ValueError):
+    """A preset that does not exist, cannot be read or is not given what it needs. Says in which line."""
+
+
 class StoreError(HeadpruneError):
     """A folder of results that cannot be used as asked: of a newer version, in use, incomplete."""
 

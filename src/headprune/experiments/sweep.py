@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from headprune.errors import StoreError
@@ -34,8 +35,15 @@ class Summary:
 class Sweep:
     """Which trials are left, and which of them can be run now."""
 
-    def __init__(self, trials: Iterable[Trial], store: Store, *, retry: bool = False) -> None:
-        self.store = store
+    def __init__(
+        self,
+        trials: Iterable[Trial],
+        store: Store,
+        *,
+        inputs: Mapping[str, Path] | None = None,
+        retry: bool = False,
+    ) -> None:
+        self.store, self.inputs = store, dict(inputs or {})  # fingerprint -> where it lies
         self.trials: dict[str, Trial] = {}
         for trial in trials:
             self.trials.setdefault(trial.key(), trial)
@@ -92,15 +100,21 @@ class Inline:
     def run(self, sweep: Sweep) -> Iterator[Record]:
         while ready := sweep.ready():
             for trial in ready:
-                yield perform(trial, sweep.store.work_folder(trial.key()), sweep.give(trial))
+                yield perform(trial, sweep.store.work_folder(trial.key()), sweep.give(trial), sweep.inputs)
 
 
 def run_sweep(
-    trials: Sequence[Trial], store: Store, runner: Runner, *, retry: bool = False, told: Told = lambda record: None
+    trials: Sequence[Trial],
+    store: Store,
+    runner: Runner,
+    *,
+    inputs: Mapping[str, Path] | None = None,
+    retry: bool = False,
+    told: Told = lambda record: None,
 ) -> Summary:
     """Run what is left of the trials. What is stored is never run again; an interruption loses what was under way."""
     with store.locked():
-        sweep = Sweep(trials, store, retry=retry)
+        sweep = Sweep(trials, store, inputs=inputs, retry=retry)
         for record in runner.run(sweep):
             sweep.took(record)
             told(record)

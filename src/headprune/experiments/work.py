@@ -6,7 +6,7 @@ A result is a table of plain JSON values. Files go into the trial's folder, wher
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Context:
     seed: int
     folder: Path  # its own: whatever it writes
     needs: Mapping[str, Needed]
+    inputs: Mapping[str, Path] = field(default_factory=dict)  # what was given from outside
 
 
 Result = dict[str, Any]

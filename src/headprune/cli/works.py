@@ -1,0 +1,49 @@
+"""The commands as work of trials: a trial names a command and its options, and its result is what `--json` prints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headprune.errors import DataError
+from headprune.experiments.presets import resolved
+from headprune.experiments.work import Context, Result, works
+
+OUT = "out"  # inside a trial's folder: what the command writes
+
+
+@works.add("command")
+def command(context: Context) -> Result:
+    """A command of headprune in this process. An interrupted one goes on, because every command does."""
+    from headprune.cli.app import app
+
+    places = {**{name: need.folder / OUT for name, need in context.needs.items()}, **context.inputs}
+    params = context.params
+    asked = [str(params["command"]), *params["arguments"], *_options(params["options"])]
+    words = [str(word) for word in resolved(asked, places)] + ["--out", str(context.folder / OUT), "--json"]
+    printed = io.StringIO()
+    with (
+        (context.folder / "log.txt").open("a", encoding="utf-8") as log,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(log),
+    ):
+        app(words, standalone_mode=False)
+    told = " ".join(map(str, asked))  # with the names of inputs and steps, not with this machine's paths
+    try:
+        found: Any = json.loads(printed.getvalue())
+    except ValueError as error:
+        raise DataError(f"'{told}' did not print JSON: {printed.getvalue()[:200]!r}.") from error
+    return {"command": f"headprune {told}", **(found if isinstance(found, dict) else {"results": found})}
+
+
+def _options(options: Mapping[str, Any]) -> Iterator[str]:
+    """`{"keep": ["50%", "25%"], "from-scratch": true}` as words of a command line."""
+    for name, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one is True:
+                yield f"--{name}"
+            elif one is not False and one is not None:
+                yield from (f"--{name}", str(one))
