@@ -19,6 +19,7 @@ from headprune.cli import (
     gates,
     inspect,
     prune,
+    run,
     score,
     train_lm,
     train_mt,
@@ -45,6 +46,7 @@ app.command("gates")(gates.gates)
 app.command("functions")(functions.functions)
 app.command("diff")(diff.diff)
 app.command("prune")(prune.prune)
+app.command("run")(run.run)
 app.command("demo")(demo.demo)
 
 

@@ -1,6 +1,6 @@
 """Presets: a table or figure of a paper as steps, written in TOML.
 
-    name, paper, line, what     which table or figure, and what it shows
+    name, study, line, what     which table or figure, and what it shows
     [small] and [paper]         the same at two scales, each with
       inputs                    what must be given: name -> what it is
       seeds                     of the whole chain
@@ -75,7 +75,7 @@ class Preset:
     """A table or figure."""
 
     name: str
-    paper: str
+    study: str
     line: str
     what: str
     scales: Mapping[str, Scale]
@@ -124,11 +124,11 @@ def read_preset(text: str, file: str) -> Preset:
     except tomllib.TOMLDecodeError as error:
         raise PresetError(f"{file}: {error}.") from error
     reader = _Reader(text, file)
-    top = reader.fields(content, {"name": str, "paper": str, "line": str, "what": str}, dict.fromkeys(SCALES, dict))
+    top = reader.fields(content, {"name": str, "study": str, "line": str, "what": str}, dict.fromkeys(SCALES, dict))
     scales = {name: reader.scale(content[name], name) for name in SCALES if name in content}
     if not scales:
         raise PresetError(f"{file}, line 1: no scale; expected a table [small] or [paper] with steps.")
-    return Preset(**{name: top[name] for name in ("name", "paper", "line", "what")}, scales=scales, source=text)
+    return Preset(**{name: top[name] for name in ("name", "study", "line", "what")}, scales=scales, source=text)
 
 
 class _Reader:

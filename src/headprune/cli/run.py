@@ -1,0 +1,195 @@
+"""`headprune run`: a table or figure of a paper, from one command."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headprune.cli.options import Json
+from headprune.errors import PresetError
+
+if TYPE_CHECKING:
+    from headprune.experiments.presets import Preset
+    from headprune.experiments.store import Record, Store
+    from headprune.experiments.sweep import Summary
+
+
+def run(
+    names: Annotated[list[str] | None, typer.Argument(help="Presets by name, or files of your own (.toml).")] = None,
+    show_all: Annotated[bool, typer.Option("--list", help="Show every preset.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Show a preset's file instead of running it.")] = False,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy a preset: run --copy NAME FILE.toml.")] = False,
+    scale: Annotated[str, typer.Option(help="small (two cores) or paper (its models, data and settings).")] = "small",
+    given: Annotated[
+        list[str] | None, typer.Option("--input", help="What a preset needs, as NAME=PATH; repeatable.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of results; what is finished there is not run again.")] = Path(
+        "runs"
+    ),
+    seeds: Annotated[str | None, typer.Option(help="Other seeds than the preset's, as 1,2,3.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run trials that failed again.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be run.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="Write the results as a table, too.")] = None,
+    json: Json = False,
+) -> None:
+    """Repeat a table or figure of a paper; an interrupted run goes on where it stopped."""
+    import headprune.cli.works  # noqa: F401  # commands as work
+    from headprune.experiments.presets import all_presets, find_preset
+
+    if show_all:
+        _list(all_presets(), json)
+        return
+    if not names:
+        raise PresetError("Which preset? `headprune run --list` shows all.")
+    if copy:
+        _copy(names)
+        return
+    presets = [find_preset(name) for name in names]
+    if show:
+        for preset in presets:
+            typer.echo(preset.source.rstrip())
+        return
+    _run(presets, scale, given or [], out, _seeds(seeds), retry=retry, dry_run=dry_run, csv=csv, json=json)
+
+
+def _list(presets: list[Preset], json: bool) -> None:
+    if json:
+        rows = [
+            {"name": p.name, "paper": p.study, "line": p.line, "what": p.what,
+             "scales": {name: {"inputs": dict(s.inputs), "note": s.note} for name, s in p.scales.items()}}
+            for p in presets
+        ]  # fmt: skip
+        typer.echo(json_module.dumps(rows, indent=1))
+        return
+    width = max(len(preset.name) for preset in presets)
+    for preset in presets:
+        typer.echo(f"{preset.name:{width}}  {preset.study}, {preset.line}: {preset.what}")
+
+
+def _copy(names: list[str]) -> None:
+    from headprune.experiments.presets import find_preset
+    from headprune.heads.files import write_text
+
+    if len(names) != 2 or not names[1].endswith(".toml"):
+        raise PresetError(f"Found {' '.join(names)}; expected a preset and a file: run --copy NAME FILE.toml.")
+    target = Path(names[1])
+    if target.exists():
+        raise PresetError(f"'{target}' is there already: choose another name, or remove it.")
+    write_text(target, find_preset(names[0]).source)
+    typer.echo(f"{target}: change it, then headprune run {target}")
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise PresetError(f"--seeds is '{text}'; expected whole numbers with commas, as 1,2,3.") from None
+
+
+def _inputs(given: list[str]) -> dict[str, Path]:
+    found = {}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise PresetError(f"--input is '{text}'; expected NAME=PATH.")
+        found[name] = Path(path).resolve()
+    return found
+
+
+def _run(
+    presets: list[Preset], scale: str, given: list[str], out: Path, seeds: list[int] | None, *, retry: bool,
+    dry_run: bool, csv: Path | None, json: bool,
+) -> None:  # fmt: skip
+    from headprune.experiments.inputs import fingerprint
+    from headprune.experiments.presets import trials_of
+    from headprune.experiments.store import Store
+    from headprune.experiments.sweep import Inline, run_sweep
+    from headprune.experiments.values import seen
+
+    paths = _inputs(given)
+    wanted = {name for preset in presets for name in preset.scale(scale).inputs}
+    prints = {name: fingerprint(path) for name, path in paths.items() if name in wanted}
+    by_preset = {preset.name: trials_of(preset, scale, prints, seeds) for preset in presets}
+    trials = [trial for found in by_preset.values() for trial in found]
+    if dry_run:
+        for trial in trials:
+            typer.echo(f"{trial.key()}  {trial.label}: {trial.params.get('command', trial.work)}")
+        return
+    store = Store(out)
+    inputs = {prints[name]: path for name, path in paths.items() if name in prints}
+    with _display(len({trial.key() for trial in trials}), quiet=json) as told:
+        summary = run_sweep(trials, store, Inline(), inputs=inputs, retry=retry, told=told)
+    records = {key: record for key in {trial.key() for trial in trials} if (record := store.get(key)) is not None}
+    result = {
+        "scale": scale, "done": summary.done, "known": summary.known,
+        "failed": {record.trial.label: record.error for record in summary.failed},
+        "blocked": [trial.label for trial in summary.blocked],
+        "presets": {
+            preset.name: [
+                value.to_dict()
+                for value in seen(
+                    preset, scale, [records[t.key()] for t in by_preset[preset.name] if t.key() in records]
+                )
+            ]
+            for preset in presets
+        },
+    }  # fmt: skip
+    if csv is not None:
+        store.frame().to_csv(csv, index=False)
+    _tell(result, summary, store, json)
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _tell(result: dict[str, Any], summary: Summary, store: Store, json: bool) -> None:
+    if json:
+        typer.echo(json_module.dumps(result, indent=1))
+        return
+    for name, values in result["presets"].items():
+        if values:
+            typer.echo(name)
+        for value in values:
+            here = "not done" if value["mean"] is None else f"{value['mean']:.4g}"
+            here += f" ± {value['half_width']:.2g}" if value["half_width"] is not None else ""
+            paper = "" if value["paper"] is None else f" (paper: {value['paper']})"
+            typer.echo(f"  {value['name']}: {here}{paper}")
+    for label, error in result["failed"].items():
+        typer.echo(f"failed: {label}: {error.strip().splitlines()[-1]}", err=True)
+    typer.echo(
+        f"{summary.done} trials run, {summary.known} known already, {len(summary.failed)} failed, "
+        f"{len(summary.blocked)} waiting for these; {store.folder}"
+    )
+
+
+def _display(total: int, *, quiet: bool) -> Any:
+    """One bar for the whole sweep, with the time left."""
+    import contextlib
+
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    @contextlib.contextmanager
+    def shown() -> Any:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                   TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+        with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
+            task = bar.add_task("trials", total=total)
+
+            def told(record: Record) -> None:
+                bar.update(task, description=record.trial.label, advance=1)
+
+            yield told
+
+    return shown()
