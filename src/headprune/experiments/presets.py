@@ -3,7 +3,8 @@
     name, study, line, what     which table or figure, and what it shows
     [small] and [paper]         the same at two scales, each with
       inputs                    what must be given: name -> what it is
-      seeds                     of the whole chain
+      chain                     steps that several presets share, by name (_shared.toml), before its own
+      seeds                     of every step, unless it has its own
       [[…steps]]                name, command (or work), options, needs, each (a list of values a parameter), seeds
       [[…values]]               what to look at: name, step, path in its result, where (values of `each`), paper's value
 
@@ -17,7 +18,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class Step:
     needs: tuple[str, ...] = ()
     each: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] | None = None
+
+    def texts(self) -> list[str]:
+        """Where placeholders may stand."""
+        return list(_texts([*self.arguments, *self.options.values()]))
 
     def combinations(self) -> Iterator[dict[str, Any]]:
         for values in itertools.product(*self.each.values()):
@@ -88,7 +93,8 @@ class Preset:
 
 
 def preset_names() -> list[str]:
-    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+    names = (entry.name for entry in _folder().iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml") and not name.startswith("_"))
 
 
 def find_preset(name: str) -> Preset:
@@ -111,6 +117,11 @@ def all_presets() -> list[Preset]:
 @functools.cache
 def _known(name: str) -> Preset:
     return read_preset((_folder() / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
+
+
+@functools.cache
+def _shared() -> dict[str, Any]:
+    return tomllib.loads((_folder() / "_shared.toml").read_text(encoding="utf-8"))
 
 
 def _folder() -> Any:
@@ -166,16 +177,29 @@ class _Reader:
         return content
 
     def scale(self, content: Any, name: str) -> Scale:
-        found = self.fields(
-            content, {"steps": list}, {"inputs": dict, "seeds": list, "values": list, "note": str}, name
-        )
-        steps = tuple(self.step(step) for step in found["steps"])
+        allowed = {"steps": list, "chain": list, "inputs": dict, "seeds": list, "values": list, "note": str}
+        found = self.fields(content, {}, allowed, name)
+        chain, inputs = self.shared(found.get("chain", []), name)
+        steps = (*chain, *(self.step(step) for step in found.get("steps", ())))
+        if not steps:
+            raise PresetError(f"{self.where(name)}: [{name}] has no steps; expected [[{name}.steps]] or a chain.")
         scale = Scale(
-            inputs=found.get("inputs", {}), seeds=tuple(found.get("seeds", (1,))), steps=steps,
+            inputs={**inputs, **found.get("inputs", {})}, seeds=tuple(found.get("seeds", (1,))), steps=steps,
             values=tuple(self.value(value) for value in found.get("values", ())), note=found.get("note", ""),
         )  # fmt: skip
         self.check(scale)
-        return scale
+        used = {place for step in steps for text in step.texts() for place in _PLACE.findall(text)}
+        return replace(scale, inputs={place: told for place, told in scale.inputs.items() if place in used})
+
+    def shared(self, names: Sequence[str], scale: str) -> tuple[tuple[Step, ...], dict[str, str]]:
+        """Steps that other presets have too, and the inputs of their scale."""
+        known = _shared()[scale]
+        steps = []
+        for name in names:
+            if name not in known["steps"]:
+                raise PresetError(f"{self.where('chain', name)}: no shared step '{name}'. {hint(name, known['steps'])}")
+            steps.append(self.step({"name": name, **known["steps"][name]}))
+        return tuple(steps), dict(known["inputs"])
 
     def step(self, content: Any) -> Step:
         allowed = {
@@ -215,7 +239,7 @@ class _Reader:
                         f"{hint(need, before)}"
                     )
             known = {*scale.inputs, *step.needs, *step.each, "seed"}
-            for text in _texts([*step.arguments, *step.options.values()]):
+            for text in step.texts():
                 for place in _PLACE.findall(text):
                     if place not in known:
                         raise PresetError(
