@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headprune.errors import DataError
+from headprune.experiments.measures import OUT, places
 from headprune.experiments.presets import resolved
 from headprune.experiments.work import Context, Result, works
-
-OUT = "out"  # inside a trial's folder: what the command writes
 
 
 @works.add("command")
@@ -20,10 +19,9 @@ def command(context: Context) -> Result:
     """A command of headprune in this process. An interrupted one goes on, because every command does."""
     from headprune.cli.app import app
 
-    places = {**{name: need.folder / OUT for name, need in context.needs.items()}, **context.inputs}
     params = context.params
     asked = [str(params["command"]), *params["arguments"], *_options(params["options"])]
-    words = [str(word) for word in resolved(asked, places)] + ["--out", str(context.folder / OUT), "--json"]
+    words = [str(word) for word in resolved(asked, places(context))] + ["--out", str(context.folder / OUT), "--json"]
     printed = io.StringIO()
     with (
         (context.folder / "log.txt").open("a", encoding="utf-8") as log,

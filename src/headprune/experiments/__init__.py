@@ -1,3 +1,4 @@
 """Sweeps of trials with stable keys: what to run, what is stored, who runs it."""
 
-from headprune.experiments import arithmetic as arithmetic  # registers its kinds of work
+from headprune.experiments import arithmetic as arithmetic  # these register their kinds of work
+from headprune.experiments import measures as measures

@@ -5,7 +5,8 @@
       inputs                    what must be given: name -> what it is
       chain                     steps that several presets share, by name (_shared.toml), before its own
       seeds                     of every step, unless it has its own
-      [[…steps]]                name, command (or work), options, needs, each (a list of values a parameter), seeds
+      [[…steps]]                name, command (or work), arguments, options, needs, seeds, and
+                                each (a list of values a parameter: every combination) or rows (tables of values)
       [[…values]]               what to look at: name, step, path in its result, where (values of `each`), paper's value
 
 Options hold placeholders: {data} for an input, {model} for the folder of a step, {seed}, {rate} for one of `each`.
@@ -42,6 +43,7 @@ class Step:
     options: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     each: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    rows: tuple[Mapping[str, Any], ...] = ()
     seeds: tuple[int, ...] | None = None
 
     def texts(self) -> list[str]:
@@ -49,8 +51,12 @@ class Step:
         return list(_texts([*self.arguments, *self.options.values()]))
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        for values in itertools.product(*self.each.values()):
-            yield dict(zip(self.each, values, strict=True))
+        for row in self.rows or ({},):
+            for values in itertools.product(*self.each.values()):
+                yield {**row, **dict(zip(self.each, values, strict=True))}
+
+    def parameters(self) -> set[str]:
+        return {*self.each, *(name for row in self.rows for name in row)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,12 +215,13 @@ class _Reader:
             "options": dict,
             "needs": list,
             "each": dict,
+            "rows": list,
             "seeds": list,
         }
         found = dict(self.fields(content, {"name": str}, allowed, "steps"))
         if not found.get("command") and "work" not in found:
             raise PresetError(f"{self.where('name', found['name'])}: the step '{found['name']}' has no command.")
-        for name in ("arguments", "needs", "seeds"):
+        for name in ("arguments", "needs", "seeds", "rows"):
             if name in found:
                 found[name] = tuple(found[name])
         for name, values in found.get("each", {}).items():
@@ -238,7 +245,7 @@ class _Reader:
                         f"{self.where('needs', need)}: '{step.name}' needs '{need}', which is no step before it. "
                         f"{hint(need, before)}"
                     )
-            known = {*scale.inputs, *step.needs, *step.each, "seed"}
+            known = {*scale.inputs, *step.needs, *step.parameters(), "seed"}
             for text in step.texts():
                 for place in _PLACE.findall(text):
                     if place not in known:
@@ -341,6 +348,8 @@ def _combination(values: Mapping[str, Any]) -> str:
 
 def resolved(value: Any, places: Mapping[str, Path]) -> Any:
     """The remaining placeholders as paths."""
+    if isinstance(value, dict):
+        return {name: resolved(inner, places) for name, inner in value.items()}
     if isinstance(value, list):
         return [resolved(inner, places) for inner in value]
     if not isinstance(value, str):
