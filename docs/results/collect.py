@@ -97,7 +97,7 @@ def gathered_translation(run: Path) -> dict[str, Any]:
     }
 
 
-def gathered_allattention(run: Path, strongest: str = "0.02") -> dict[str, Any]:
+def gathered_allattention(run: Path) -> dict[str, Any]:
     """As much of the All-attention study as is there."""
     wanted = ("setting", "heads", "before", "gated", "dev", "tests", "kept", "objective", "gate_lr", "trajectory")
     gates = {}
@@ -108,6 +108,7 @@ def gathered_allattention(run: Path, strongest: str = "0.02") -> dict[str, Any]:
             {name: entry[name] for name in ("step", "task_loss", "open_heads")} for entry in result["trajectory"]
         ]
         gates[path.parent.name] = kept
+    sweep = {name.removeprefix("sweep-"): found for name, found in gates.items() if name.startswith("sweep-")}
     longer = run / "longer" / "finetune.json"
     rivals = {
         path.parent.name.removeprefix("rival-"): _read(path) for path in sorted(run.glob("rival-*/train-lm.json"))
@@ -115,10 +116,10 @@ def gathered_allattention(run: Path, strongest: str = "0.02") -> dict[str, Any]:
     return {
         "base": _read(run / "base" / "train-lm.json"),
         "longer": _read(longer) if longer.is_file() else None,
-        "sweep": {name.removeprefix("sweep-"): found for name, found in gates.items() if name.startswith("sweep-")},
+        "sweep": sweep,
         "techniques": {name: found for name, found in gates.items() if not name.startswith("sweep-")},
         "rivals": rivals,
-        "strongest": strongest,
+        "strongest": max(sweep, key=float, default=""),
         "seconds": _seconds(run),
         "versions": _versions("pytorch_optimizer"),
     }
