@@ -14,7 +14,7 @@ from headprune.errors import PresetError
 if TYPE_CHECKING:
     from headprune.experiments.presets import Preset
     from headprune.experiments.store import Record, Store
-    from headprune.experiments.sweep import Summary
+    from headprune.experiments.sweep import Runner, Summary
 
 
 def run(
@@ -30,6 +30,10 @@ def run(
         "runs"
     ),
     seeds: Annotated[str | None, typer.Option(help="Other seeds than the preset's, as 1,2,3.")] = None,
+    runner: Annotated[str, typer.Option(help="inline (one trial after another) or ray (a cluster).")] = "inline",
+    address: Annotated[str | None, typer.Option(help="ray: of a cluster, or auto; else one is started.")] = None,
+    num_cpus: Annotated[float, typer.Option(help="ray: cores a trial.")] = 1,
+    num_gpus: Annotated[float, typer.Option(help="ray: GPUs a trial.")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="Run trials that failed again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be run.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write the results as a table, too.")] = None,
@@ -52,7 +56,20 @@ def run(
         for preset in presets:
             typer.echo(preset.source.rstrip())
         return
-    _run(presets, scale, given or [], out, _seeds(seeds), retry=retry, dry_run=dry_run, csv=csv, json=json)
+    performer = _runner(runner, address, num_cpus, num_gpus)
+    _run(presets, scale, given or [], out, _seeds(seeds), performer, retry=retry, dry_run=dry_run, csv=csv, json=json)
+
+
+def _runner(name: str, address: str | None, num_cpus: float, num_gpus: float) -> Runner:
+    from headprune.experiments.sweep import Inline
+
+    if name == "inline":
+        return Inline()
+    if name != "ray":
+        raise PresetError(f"The runner is '{name}'; expected inline or ray.")
+    from headprune.experiments.ray_runner import RayRunner
+
+    return RayRunner(address=address, num_cpus=num_cpus, num_gpus=num_gpus, modules=("headprune.cli.works",))
 
 
 def _list(presets: list[Preset], json: bool) -> None:
@@ -102,13 +119,13 @@ def _inputs(given: list[str]) -> dict[str, Path]:
 
 
 def _run(
-    presets: list[Preset], scale: str, given: list[str], out: Path, seeds: list[int] | None, *, retry: bool,
-    dry_run: bool, csv: Path | None, json: bool,
+    presets: list[Preset], scale: str, given: list[str], out: Path, seeds: list[int] | None, runner: Runner, *,
+    retry: bool, dry_run: bool, csv: Path | None, json: bool,
 ) -> None:  # fmt: skip
     from headprune.experiments.inputs import fingerprint
     from headprune.experiments.presets import trials_of
     from headprune.experiments.store import Store
-    from headprune.experiments.sweep import Inline, run_sweep
+    from headprune.experiments.sweep import run_sweep
     from headprune.experiments.values import seen
 
     paths = _inputs(given)
@@ -123,7 +140,7 @@ def _run(
     store = Store(out)
     inputs = {prints[name]: path for name, path in paths.items() if name in prints}
     with _display(len({trial.key() for trial in trials}), quiet=json) as told:
-        summary = run_sweep(trials, store, Inline(), inputs=inputs, retry=retry, told=told)
+        summary = run_sweep(trials, store, runner, inputs=inputs, retry=retry, told=told)
     records = {key: record for key in {trial.key() for trial in trials} if (record := store.get(key)) is not None}
     result = {
         "scale": scale, "done": summary.done, "known": summary.known,

@@ -1,0 +1,179 @@
+"""Trials on a Ray cluster. The only file that talks to Ray.
+
+Every trial is a Ray task with its request for cores and GPUs. What it needs (models of earlier trials, data) is put
+into Ray's object store once and unpacked once per node; what it wrote comes home the same way, so that no shared file
+system is needed. A task whose worker or node dies is run again elsewhere; results that came home are never asked for
+again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headprune.errors import MissingExtraError, StoreError
+from headprune.experiments.performing import perform
+from headprune.experiments.store import Record
+from headprune.experiments.sweep import Sweep
+from headprune.experiments.trial import Trial
+from headprune.experiments.work import Needed
+
+RETRIES = 5  # of a task whose worker or node died
+READY = ".headprune-ready"  # stands in a folder that was unpacked whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayRunner:
+    """`address` of a running cluster ("auto" for the one of this machine); without it, one is started here.
+
+    `modules` are imported by workers first: they register kinds of work."""
+
+    address: str | None = None
+    num_cpus: float = 1
+    num_gpus: float = 0
+    modules: Sequence[str] = ()
+    waiting: int = 2  # trials in the queue for every one that can run, so that nobody waits for the driver
+
+    def run(self, sweep: Sweep) -> Iterator[Record]:
+        ray = _ray()
+        begun = not ray.is_initialized()
+        if begun:
+            _connect(ray, self.address)
+        try:
+            yield from self._run(ray, sweep)
+        finally:
+            if begun:
+                ray.shutdown()
+
+    def _run(self, ray: Any, sweep: Sweep) -> Iterator[Record]:
+        packed = {known: ray.put(pack(path)) for known, path in sweep.inputs.items()}
+        task = ray.remote(_on_worker).options(
+            num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=RETRIES, retry_exceptions=False
+        )
+        running: dict[Any, Trial] = {}
+        while True:
+            for trial in sweep.ready():
+                if len(running) >= self._room(ray):
+                    break
+                needs = sweep.give(trial)
+                running[self._start(ray, task, trial, needs, packed)] = trial
+            if not running:
+                return
+            done, _ = ray.wait(list(running), num_returns=1)
+            for reference in done:
+                trial = running.pop(reference)
+                yield self._brought_home(ray, reference, trial, sweep, packed)
+
+    def _room(self, ray: Any) -> int:
+        """How many trials are worth handing out."""
+        there = ray.cluster_resources()
+        fits = there.get("CPU", 0) // self.num_cpus if self.num_cpus else there.get("CPU", 1)
+        if self.num_gpus:
+            fits = min(fits, there.get("GPU", 0) // self.num_gpus)
+        if fits < 1:
+            raise StoreError(
+                f"A trial asks for {self.num_cpus:g} cores and {self.num_gpus:g} GPUs; the cluster has "
+                f"{there.get('CPU', 0):g} and {there.get('GPU', 0):g}. Ask for less, or add nodes."
+            )
+        return int(fits) * self.waiting
+
+    def _start(self, ray: Any, task: Any, trial: Trial, needs: Mapping[str, Needed], packed: dict[str, Any]) -> Any:
+        for key, need in zip(trial.needs.values(), needs.values(), strict=True):
+            if key not in packed:
+                packed[key] = ray.put(pack(need.folder))
+        given = {known: packed[known] for known in trial.params.get("inputs", {}).values()}
+        handed = {name: (key, dict(needs[name].result), [packed[key]]) for name, key in trial.needs.items()}
+        wrapped = {known: [reference] for known, reference in given.items()}  # in lists: fetched only where needed
+        return task.remote(trial.to_dict(), handed, wrapped, list(self.modules))
+
+    def _brought_home(self, ray: Any, reference: Any, trial: Trial, sweep: Sweep, packed: dict[str, Any]) -> Record:
+        try:
+            content, archive = ray.get(reference)
+        except ray.exceptions.RayError as error:  # the task died as often as it may
+            return Record(trial=trial, status="failed", error=f"{type(error).__name__}: {error}")
+        folder = sweep.store.work_folder(trial.key())
+        unpack(archive, folder)
+        return Record.from_dict(content, sweep.store.path(trial.key()))
+
+
+def _on_worker(
+    content: dict[str, Any],
+    needs: dict[str, tuple[str, dict[str, Any], list[Any]]],
+    inputs: dict[str, list[Any]],
+    modules: list[str],
+) -> tuple[dict[str, Any], bytes]:
+    """Runs in a worker: the record of the trial, and what it wrote."""
+    for module in modules:
+        importlib.import_module(module)
+    trial = Trial.from_dict(content)
+    places = {name: Needed(_placed(key, references), result) for name, (key, result, references) in needs.items()}
+    given = {known: _placed(known, references) for known, references in inputs.items()}
+    with tempfile.TemporaryDirectory(prefix="headprune-trial-") as folder:
+        record = perform(trial, Path(folder) / "work", places, given)
+        return record.to_dict(), pack(Path(folder) / "work")
+
+
+def _placed(key: str, references: list[Any]) -> Path:
+    """Unpacked once per node and session, however many workers there are."""
+    import ray
+    from filelock import FileLock
+
+    session = Path(tempfile.gettempdir()) / f"headprune-ray-{ray.get_runtime_context().get_job_id()}"
+    node = session / str(ray.get_runtime_context().get_node_id())
+    node.mkdir(parents=True, exist_ok=True)
+    place = node / key
+    with FileLock(node / f"{key}.lock"):
+        if not (place / READY).is_file():
+            shutil.rmtree(place, ignore_errors=True)
+            unpack(ray.get(references[0]), place)
+            (place / READY).touch()
+    alone = place / _ALONE
+    return next(iter(alone.iterdir())) if alone.is_dir() else place
+
+
+_ALONE = ".headprune-file"  # holds an input that is a single file
+
+
+def pack(path: Path) -> bytes:
+    """A folder, or a single file, as one archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        if path.is_file():
+            archive.add(path, arcname=f"{_ALONE}/{path.name}")
+        elif path.is_dir():
+            for entry in sorted(path.iterdir()):
+                archive.add(entry.resolve() if entry.is_symlink() else entry, arcname=entry.name)
+    return buffer.getvalue()
+
+
+def unpack(content: bytes, folder: Path) -> None:
+    """Into a folder, and never beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    try:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        ray.init(address=address, **options, **({"include_dashboard": False} if address is None else {}))
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise StoreError(
+            f"The Ray cluster at '{address or 'this machine'}' cannot be reached: {error}. Start one with `ray start "
+            "--head`, and give its address with --address."
+        ) from error
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("The runner 'ray' needs Ray: pip install 'headprune[ray]'.") from error
+    return ray
