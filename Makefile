@@ -65,6 +65,7 @@ bench: install
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gate_overhead.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/translation_speed.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/allattention_speed.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/sweep_overhead.py
 
 docs: install
 	$(BIN)/python docs/build.py

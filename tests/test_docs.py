@@ -57,6 +57,7 @@ def test_few_seeds_are_no_claim():
         "docs/cli.md",
         "docs/translation.md",
         "docs/language-models.md",
+        "docs/experiments.md",
     ],
 )
 def test_local_links_lead_somewhere(page):

@@ -269,3 +269,11 @@ def test_the_presets_folder_goes_with_the_package():
     """They are read from the package, not from the source tree."""
     folder = Path(hp.__file__).parent / "experiments" / "presets_toml"
     assert len(list(folder.glob("*.toml"))) == 37
+
+
+def test_the_preset_of_the_guide_is_one():
+    """docs/experiments.md shows a file that can be read."""
+    text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    shown = text.split("```toml\n")[1].split("```")[0]
+    trials = trials_of(read_preset(shown, "mine.toml"), "small", {"model": "0" * 16, "data": "1" * 16})
+    assert len(trials) == 2 * 2 * 3

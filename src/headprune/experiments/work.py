@@ -41,3 +41,12 @@ works: Registry[Work] = Registry("work")
 def echo(context: Context) -> Result:
     """Says what it was told: for trying out runners and clusters."""
     return {"params": dict(context.params), "seed": context.seed}
+
+
+@works.add("spin")
+def spin(context: Context) -> Result:
+    """Keeps one core busy for a while: for measuring runners."""
+    total = 0
+    for step in range(int(context.params["options"]["steps"]) * 100_000):
+        total += step % 7
+    return {"total": total}
