@@ -15,12 +15,14 @@ from types import ModuleType
 
 TARGET = "transformers.modeling_utils"
 AUTO = "transformers.models.auto"
+# What our models need, beside TARGET.
+MODELS = (f"{AUTO}.modeling_auto", "transformers.modeling_layers", "transformers.generation.utils")
 
 
 def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
     """Run `action` on a module now, or as soon as somebody imports it."""
     module = sys.modules.get(name)
-    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+    if module is not None and not _is_loading(name):
         action(module)
     elif not any(isinstance(finder, _OneShotFinder) and finder.name == name for finder in sys.meta_path):
         sys.meta_path.insert(0, _OneShotFinder(name, action))
@@ -29,7 +31,8 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
 def teach_transformers() -> None:
     when_imported(TARGET, _install)
     when_imported(f"{AUTO}.configuration_auto", _register_configs)
-    when_imported(f"{AUTO}.modeling_auto", _register_models)
+    for name in MODELS:
+        when_imported(name, _register_models)
 
 
 def _install(module: ModuleType) -> None:
@@ -38,6 +41,7 @@ def _install(module: ModuleType) -> None:
 
     surgery_checkpoint.install(module)
     gates_checkpoint.install(module)  # after it: gates go onto the skeleton as pruned
+    _register_models(module)
 
 
 def _register_configs(module: ModuleType) -> None:
@@ -45,7 +49,15 @@ def _register_configs(module: ModuleType) -> None:
 
 
 def _register_models(module: ModuleType) -> None:
-    import headprune.allattention.modeling  # noqa: F401  # registers at its end
+    """As soon as the Auto classes are loaded and nothing that our models import is half loaded: any of these modules
+    may be the one whose import loads the others, and the last to be finished calls this again."""
+    half = [name for name in (TARGET, *MODELS) if name != module.__name__ and _is_loading(name)]
+    if f"{AUTO}.modeling_auto" in sys.modules and not half:
+        import headprune.allattention.modeling  # noqa: F401  # registers at its end
+
+
+def _is_loading(name: str) -> bool:
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
 class _OneShotFinder(importlib.abc.MetaPathFinder):

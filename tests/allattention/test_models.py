@@ -210,12 +210,18 @@ def test_a_saved_model_loads_as_it_was(kind, cutoffs, tmp_path):
     assert loaded.num_parameters() == model.num_parameters()
 
 
-@pytest.mark.parametrize("first", ["import headprune\nimport transformers", "import transformers\nimport headprune",
-                                   "import transformers.models.auto.modeling_auto\nimport headprune"])  # fmt: skip
+@pytest.mark.parametrize("first", [
+    "import headprune\nimport transformers", "import transformers\nimport headprune",
+    "import transformers.models.auto.modeling_auto\nimport headprune",
+    "import headprune\nimport transformers.modeling_layers", "import headprune\nimport transformers.generation.utils",
+    "import headprune\nimport transformers.modeling_utils", "import headprune\nfrom transformers import Trainer",
+    "import transformers.modeling_layers\nimport headprune", "import headprune.allattention.modeling",
+])  # fmt: skip
 def test_the_auto_classes_know_the_models_in_every_order_of_imports(first, tmp_path):
     """In a fresh process, with `from_pretrained` as the very first call."""
     tiny().save_pretrained(tmp_path)
-    code = f"{first}\nm = transformers.AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})\nprint(type(m).__name__)"
+    load = f"m = transformers.AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})\nprint(type(m).__name__)"
+    code = f"{first}\nimport transformers\n{load}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip().endswith("AllAttentionForCausalLM"), done.stderr
 
