@@ -36,6 +36,9 @@ def run(
     num_gpus: Annotated[float, typer.Option(help="ray: GPUs a trial.")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="Run trials that failed again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be run.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Build the paper's models at their true size and take two steps with each.")
+    ] = False,
     csv: Annotated[Path | None, typer.Option(help="Write the results as a table, too.")] = None,
     json: Json = False,
 ) -> None:
@@ -56,6 +59,9 @@ def run(
         for preset in presets:
             typer.echo(preset.source.rstrip())
         return
+    if check:
+        _check(presets, json)
+        return
     performer = _runner(runner, address, num_cpus, num_gpus)
     _run(presets, scale, given or [], out, _seeds(seeds), performer, retry=retry, dry_run=dry_run, csv=csv, json=json)
 
@@ -70,6 +76,25 @@ def _runner(name: str, address: str | None, num_cpus: float, num_gpus: float) ->
     from headprune.experiments.ray_runner import RayRunner
 
     return RayRunner(address=address, num_cpus=num_cpus, num_gpus=num_gpus, modules=("headprune.cli.works",))
+
+
+def _check(presets: list[Preset], json: bool) -> None:
+    from headprune.experiments.checking import check
+
+    found = {preset.name: [one.to_dict() for one in check(preset)] for preset in presets}
+    if json:
+        typer.echo(json_module.dumps(found, indent=1))
+    else:
+        for name, models in found.items():
+            for one in models:
+                known = "" if one["published"] is None else f" (paper: {one['published'] / 1e6:g} M)"
+                typer.echo(
+                    f"{name}, {one['step']}: {one['model']}, {one['parameters'] / 1e6:.1f} M parameters, "
+                    f"{one['layers'] / 1e6:.1f} M in its layers{known}; two steps taken"
+                )
+    wrong = [name for name, models in found.items() if any(one["agrees"] is False for one in models)]
+    if wrong:
+        raise PresetError(f"The size is not the paper's: {', '.join(wrong)}.")
 
 
 def _list(presets: list[Preset], json: bool) -> None:

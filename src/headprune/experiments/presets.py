@@ -44,6 +44,7 @@ class Step:
     needs: tuple[str, ...] = ()
     each: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     rows: tuple[Mapping[str, Any], ...] = ()
+    published: float | None = None  # parameters of its layers, as the paper tells them: for `run --check`
     seeds: tuple[int, ...] | None = None
 
     def texts(self) -> list[str]:
@@ -216,6 +217,7 @@ class _Reader:
             "needs": list,
             "each": dict,
             "rows": list,
+            "published": (int, float),
             "seeds": list,
         }
         found = dict(self.fields(content, {"name": str}, allowed, "steps"))
@@ -261,7 +263,13 @@ class _Reader:
                 )
 
 
-_KINDS: dict[Any, str] = {str: "text", dict: "a table", list: "a list", (int, float, str): "a number or text"}
+_KINDS: dict[Any, str] = {
+    str: "text",
+    dict: "a table",
+    list: "a list",
+    (int, float): "a number",
+    (int, float, str): "a number or text",
+}
 
 
 def _texts(values: Sequence[Any]) -> Iterator[str]:
