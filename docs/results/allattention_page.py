@@ -301,7 +301,7 @@ def _times(runs: Runs) -> list[str]:
     rows = [[name, *(f"{run['seconds'].get(name, 0) / 60:.1f}" for run in runs.values())] for name in steps]
     rows.append(["all", *(f"{sum(run['seconds'].values()) / 60:.1f}" for run in runs.values())])
     versions = ", ".join(f"{name} {value}" for name, value in next(iter(runs.values()))["versions"].items())
-    text = f"Minutes on 2 cores without a GPU, with other work and pauses at times: no more than an orientation. {versions}."
+    text = f"Minutes on 2 cores without a GPU, with other work and pauses at times: an orientation only. {versions}."
     return ["## How long it took", "", text, "", *table(["step", *(f"seed {seed}" for seed in runs)], rows), ""]
 
 

@@ -163,6 +163,8 @@ def _run(
             typer.echo(f"{trial.key()}  {trial.label}: {trial.params.get('command', trial.work)}")
         return
     store = Store(out)
+    for preset in presets:
+        store.note_run(preset.name, scale, seeds, preset.source)
     inputs = {prints[name]: path for name, path in paths.items() if name in prints}
     with _display(len({trial.key() for trial in trials}), quiet=json) as told:
         summary = run_sweep(trials, store, runner, inputs=inputs, retry=retry, told=told)
