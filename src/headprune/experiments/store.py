@@ -124,7 +124,7 @@ class Store:
             return 0
 
     def note_run(self, preset: str, scale: str, seeds: Sequence[int] | None, source: str) -> None:
-        """What the folder is for, so that a report needs nothing else: every preset that was run here, as it was then."""
+        """What the folder is for, so that a report needs nothing else: every preset that was run here, as it was."""
         known = self.runs()
         entry = {"preset": preset, "scale": scale, "seeds": None if seeds is None else list(seeds), "source": source}
         if entry not in known:
