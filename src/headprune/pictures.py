@@ -25,7 +25,9 @@ def heat_map(heads: HeadMap, values: Mapping[str, Sequence[float | None]], *, ti
     """One row a site, one column a head; removed heads are blank. Values on hover."""
     go = _plotly()
     width = max((site.original_num_heads for site in heads), default=0)
-    rows = [list(values[site.id]) + [None] * (width - site.original_num_heads) for site in heads]
+    blank: dict[str, Sequence[float | None]] = {site.id: [None] * site.original_num_heads for site in heads}
+    shown = {**blank, **values}  # a site without heads has no values
+    rows = [list(shown[site.id]) + [None] * (width - site.original_num_heads) for site in heads]
     figure = go.Figure(
         go.Heatmap(
             z=rows, x=list(range(width)), y=[site.id for site in heads], colorscale="Viridis", colorbar={"title": name},

@@ -139,14 +139,15 @@ def test_what_is_wrong_with_a_preset_is_told_with_file_and_line(old, new, told):
 
 
 def test_fingerprints_tell_contents_not_places(tmp_path):
-    """The same files elsewhere are the same; a changed, renamed or added one is not; large files by both ends."""
+    """The same files elsewhere are the same; a changed, renamed or added one is not; hidden ones do not count."""
     for name in ("a", "b", "c"):
         (tmp_path / name / "sub").mkdir(parents=True)
         (tmp_path / name / "sub" / "x.txt").write_text("some text")
         (tmp_path / name / "large.bin").write_bytes(b"0" * 3_000_000)
+    (tmp_path / "a" / ".hidden").write_text("x")
     assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
     (tmp_path / "b" / "sub" / "x.txt").write_text("same size")
-    (tmp_path / "c" / "large.bin").write_bytes(b"0" * 2_999_999 + b"1")
+    (tmp_path / "c" / "large.bin").write_bytes(b"0" * 1_500_000 + b"1" + b"0" * 1_499_999)
     assert len({fingerprint(tmp_path / name) for name in ("a", "b", "c")}) == 3
     with pytest.raises(hp.HeadpruneError, match="does not exist"):
         fingerprint(tmp_path / "nowhere")
@@ -171,6 +172,7 @@ def test_run_shows_copies_and_refuses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call("run", "--show", "shim-table-3").stdout.startswith('name = "shim-table-3"')
     call("run", "--copy", "shim-figure-1", "mine.toml")
+    assert find_preset("mine.toml").name == "mine"
     assert "savings" in call("run", "mine.toml", "--dry-run").stdout
     for words, told in (
         (("shim-figure1",), "Did you mean 'shim-figure-1'"),
@@ -253,6 +255,38 @@ def test_a_chain_of_real_commands_runs_and_its_failures_are_told(tmp_path):
     assert done.exit_code == 1
     assert (failed["done"], failed["known"], len(failed["failed"])) == (0, 2, 4)
     assert "Did you mean 'binary-concrete'" in next(iter(failed["failed"].values()))
+
+
+def test_presets_share_what_is_the_same(tmp_path):
+    """Gates of Table 1 at the largest λ are those of Table 3 with all techniques; cuts of a table are a figure's."""
+
+    def keys(name):
+        preset = find_preset(name)
+        return {
+            trial.key() for trial in trials_of(preset, "small", dict.fromkeys(preset.scale("small").inputs, "0" * 16))
+        }
+
+    assert len(keys("shim-table-1") & keys("shim-table-3")) == 2  # the model, and the gates
+    assert len(keys("budhraja-table-4") & keys("budhraja-figure-1")) == 30  # cuts and fine-tunings
+
+
+def test_ctrl_c_in_a_command_stops_the_sweep(tmp_path, monkeypatch):
+    """It is not a failure of the trial, which goes on when the run is started again."""
+    from headprune.cli import train_lm
+    from headprune.experiments.store import Store
+
+    (tmp_path / "text").mkdir()
+    for part in ("train", "dev", "test"):
+        (tmp_path / "text" / f"{part}.txt").write_text("the cat sat on the mat. " * 40)
+    (tmp_path / "chain.toml").write_text(CHAIN)
+
+    def stop(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_lm, "check_writable", stop)
+    given = ("--input", f"text={tmp_path / 'text'}", "--out", tmp_path / "runs")
+    assert call("run", tmp_path / "chain.toml", *given).exit_code == 130
+    assert len(Store(tmp_path / "runs")) == 0
 
 
 def test_placeholders_of_presets_are_all_known():

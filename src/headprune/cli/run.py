@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,6 +56,8 @@ def run(
         _copy(names)
         return
     presets = [find_preset(name) for name in names]
+    if len({preset.name for preset in presets}) < len(presets):
+        raise PresetError(f"Two presets have one name: {', '.join(p.name for p in presets)}. Give the copy another.")
     if show:
         for preset in presets:
             typer.echo(preset.source.rstrip())
@@ -120,7 +123,8 @@ def _copy(names: list[str]) -> None:
     target = Path(names[1])
     if target.exists():
         raise PresetError(f"'{target}' is there already: choose another name, or remove it.")
-    write_text(target, find_preset(names[0]).source)
+    source = find_preset(names[0]).source.replace(f'name = "{names[0]}"', f'name = "{target.stem}"', 1)
+    write_text(target, source)
     typer.echo(f"{target}: change it, then headprune run {target}")
 
 
@@ -163,11 +167,11 @@ def _run(
             typer.echo(f"{trial.key()}  {trial.label}: {trial.params.get('command', trial.work)}")
         return
     store = Store(out)
-    for preset in presets:
-        store.note_run(preset.name, scale, seeds, preset.source)
     inputs = {prints[name]: path for name, path in paths.items() if name in prints}
     with _display(len({trial.key() for trial in trials}), quiet=json) as told:
         summary = run_sweep(trials, store, runner, inputs=inputs, retry=retry, told=told)
+    for preset in presets:
+        store.note_run(preset.name, scale, seeds, preset.source)
     records = {key: record for key in {trial.key() for trial in trials} if (record := store.get(key)) is not None}
     result = {
         "scale": scale, "done": summary.done, "known": summary.known,
@@ -177,15 +181,18 @@ def _run(
             preset.name: [
                 value.to_dict()
                 for value in seen(
-                    preset, scale, [records[t.key()] for t in by_preset[preset.name] if t.key() in records]
+                    preset,
+                    scale,
+                    # Under the preset's own names: another may have run the same trial first.
+                    [replace(records[t.key()], trial=t) for t in by_preset[preset.name] if t.key() in records],
                 )
             ]
             for preset in presets
         },
     }  # fmt: skip
+    _tell(result, summary, store, json)
     if csv is not None:
         store.frame().to_csv(csv, index=False)
-    _tell(result, summary, store, json)
     if summary.failed:
         raise typer.Exit(1)
 

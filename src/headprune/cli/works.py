@@ -13,6 +13,8 @@ from headprune.experiments.measures import OUT, places
 from headprune.experiments.presets import resolved
 from headprune.experiments.work import Context, Result, works
 
+INTERRUPTED = 130  # what a command gives back after Ctrl-C
+
 
 @works.add("command")
 def command(context: Context) -> Result:
@@ -28,7 +30,9 @@ def command(context: Context) -> Result:
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(log),
     ):
-        app(words, standalone_mode=False)
+        code = app(words, standalone_mode=False)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt  # typer makes a number of it
     told = " ".join(map(str, asked))  # with the names of inputs and steps, not with this machine's paths
     try:
         found: Any = json.loads(printed.getvalue())

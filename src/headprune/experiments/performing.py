@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 import traceback
@@ -22,6 +23,7 @@ def perform(trial: Trial, folder: Path, needs: Mapping[str, Needed], inputs: Map
     try:
         given = {name: inputs[known] for name, known in trial.params.get("inputs", {}).items()}
         result = works[trial.work](Context(trial.params, trial.seed, folder, needs, given))
+        json.dumps(result)  # better known here than when it is stored
         told: dict[str, object] = {"status": "done", "result": result}
     except HeadpruneError as error:
         told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}

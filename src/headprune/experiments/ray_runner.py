@@ -53,6 +53,7 @@ class RayRunner:
                 ray.shutdown()
 
     def _run(self, ray: Any, sweep: Sweep) -> Iterator[Record]:
+        self._check_room(ray)
         packed = {known: ray.put(pack(path)) for known, path in sweep.inputs.items()}
         task = ray.remote(_on_worker).options(
             num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=RETRIES, retry_exceptions=False
@@ -72,17 +73,23 @@ class RayRunner:
                 yield self._brought_home(ray, reference, trial, sweep, packed)
 
     def _room(self, ray: Any) -> int:
-        """How many trials are worth handing out."""
-        there = ray.cluster_resources()
-        fits = there.get("CPU", 0) // self.num_cpus if self.num_cpus else there.get("CPU", 1)
-        if self.num_gpus:
-            fits = min(fits, there.get("GPU", 0) // self.num_gpus)
-        if fits < 1:
+        """How many trials are worth handing out; nodes may come and go."""
+        fits = sum(self._fits(node) for node in _nodes(ray))
+        return max(1, fits) * self.waiting
+
+    def _fits(self, node: Mapping[str, float]) -> int:
+        asked = {"CPU": self.num_cpus, "GPU": self.num_gpus}
+        return int(min((node.get(name, 0) // much for name, much in asked.items() if much), default=1))
+
+    def _check_room(self, ray: Any) -> None:
+        """A trial that no node can hold would wait for ever."""
+        nodes = _nodes(ray)
+        if not any(self._fits(node) for node in nodes):
+            most = [max((node.get(name, 0) for node in nodes), default=0) for name in ("CPU", "GPU")]
             raise StoreError(
-                f"A trial asks for {self.num_cpus:g} cores and {self.num_gpus:g} GPUs; the cluster has "
-                f"{there.get('CPU', 0):g} and {there.get('GPU', 0):g}. Ask for less, or add nodes."
+                f"A trial asks for {self.num_cpus:g} cores and {self.num_gpus:g} GPUs; no node of the cluster has more "
+                f"than {most[0]:g} and {most[1]:g}. Ask for less, or add nodes."
             )
-        return int(fits) * self.waiting
 
     def _start(self, ray: Any, task: Any, trial: Trial, needs: Mapping[str, Needed], packed: dict[str, Any]) -> Any:
         for key, need in zip(trial.needs.values(), needs.values(), strict=True):
@@ -144,12 +151,12 @@ _ALONE = ".headprune-file"  # holds an input that is a single file
 def pack(path: Path) -> bytes:
     """A folder, or a single file, as one archive."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
+    with tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
         if path.is_file():
             archive.add(path, arcname=f"{_ALONE}/{path.name}")
         elif path.is_dir():
             for entry in sorted(path.iterdir()):
-                archive.add(entry.resolve() if entry.is_symlink() else entry, arcname=entry.name)
+                archive.add(entry, arcname=entry.name)
     return buffer.getvalue()
 
 
@@ -160,10 +167,15 @@ def unpack(content: bytes, folder: Path) -> None:
         archive.extractall(folder, filter="data")
 
 
+def _nodes(ray: Any) -> list[Mapping[str, float]]:
+    """What every living node has."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
 def _connect(ray: Any, address: str | None) -> None:
     try:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        ray.init(address=address, **options, **({"include_dashboard": False} if address is None else {}))
+        ray.init(address=address or "local", **options, **({"include_dashboard": False} if address is None else {}))
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"The Ray cluster at '{address or 'this machine'}' cannot be reached: {error}. Start one with `ray start "

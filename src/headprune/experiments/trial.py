@@ -36,11 +36,15 @@ class Trial:
         object.__setattr__(self, "needs", dict(self.needs))
 
     def key(self) -> str:
-        text = json.dumps(
-            {"schema": self.schema, "work": self.work, "params": self.params, "seed": self.seed, "needs": self.needs},
-            sort_keys=True,
-        )
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """From what is done and to what, not from the names that a preset has for it: `{model}` counts as the trial or
+        the data that it stands for. So the same work in two presets is done once."""
+        stands_for = {**self.params.get("inputs", {}), **self.needs}
+        params = {name: value for name, value in self.params.items() if name not in ("inputs", "values")}
+        content = {
+            "schema": self.schema, "work": self.work, "params": _named(params, stands_for), "seed": self.seed,
+            "needs": sorted(self.needs.values()),
+        }  # fmt: skip
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -51,3 +55,15 @@ class Trial:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Trial:
         return cls(**{name: content[name] for name in ("work", "params", "seed", "needs", "step", "label")})
+
+
+def _named(value: Any, stands_for: Mapping[str, str]) -> Any:
+    """Placeholders replaced by the keys of what they stand for."""
+    if isinstance(value, dict):
+        return {name: _named(inner, stands_for) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_named(inner, stands_for) for inner in value]
+    if isinstance(value, str):
+        for name, key in stands_for.items():
+            value = value.replace(f"{{{name}}}", f"{{{key}}}")
+    return value

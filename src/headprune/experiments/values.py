@@ -55,10 +55,12 @@ def _numbers(preset: Preset, value: Value, records: list[Record]) -> list[float]
         and all(record.trial.params["values"].get(name) == wanted for name, wanted in value.where.items())
     ]
     chosen.sort(key=lambda record: record.trial.seed)
-    return [_number(preset, value, record) for record in chosen]
+    found = [_number(preset, value, record) for record in chosen]
+    return [number for number in found if number is not None]
 
 
-def _number(preset: Preset, value: Value, record: Record) -> float:
+def _number(preset: Preset, value: Value, record: Record) -> float | None:
+    """None where the result says that there is no such number (a correlation of scores that do not vary)."""
     found: Any = record.result
     for part in value.path.split("/"):
         if isinstance(found, list) and part.lstrip("-").isdecimal() and -len(found) <= int(part) < len(found):
@@ -71,6 +73,8 @@ def _number(preset: Preset, value: Value, record: Record) -> float:
                 f"{preset.name}: the value '{value.name}' looks for '{value.path}' in {record.trial.label}; there is "
                 f"no '{part}' (found: {known})."
             )
+    if found is None:
+        return None
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise PresetError(f"{preset.name}: '{value.path}' of {record.trial.label} is {found!r}, not a number.")
     return float(found)
