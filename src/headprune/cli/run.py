@@ -35,6 +35,10 @@ def run(
     address: Annotated[str | None, typer.Option(help="ray: of a cluster, or auto; else one is started.")] = None,
     num_cpus: Annotated[float, typer.Option(help="ray: cores a trial.")] = 1,
     num_gpus: Annotated[float, typer.Option(help="ray: GPUs a trial.")] = 0,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Where trials compute; default cuda if they ask for GPUs, else cpu."),
+    ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run trials that failed again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be run.")] = False,
     check: Annotated[
@@ -66,7 +70,9 @@ def run(
         _check(presets, json)
         return
     performer = _runner(runner, address, num_cpus, num_gpus)
-    _run(presets, scale, given or [], out, _seeds(seeds), performer, retry=retry, dry_run=dry_run, csv=csv, json=json)
+    ways: Any = {"retry": retry, "dry_run": dry_run, "csv": csv, "json": json}
+    ways["device"] = device or ("cuda" if num_gpus else "cpu")
+    _run(presets, scale, given or [], out, _seeds(seeds), performer, **ways)
 
 
 def _runner(name: str, address: str | None, num_cpus: float, num_gpus: float) -> Runner:
@@ -149,7 +155,7 @@ def _inputs(given: list[str]) -> dict[str, Path]:
 
 def _run(
     presets: list[Preset], scale: str, given: list[str], out: Path, seeds: list[int] | None, runner: Runner, *,
-    retry: bool, dry_run: bool, csv: Path | None, json: bool,
+    retry: bool, device: str, dry_run: bool, csv: Path | None, json: bool,
 ) -> None:  # fmt: skip
     from headprune.experiments.inputs import fingerprint
     from headprune.experiments.presets import trials_of
@@ -169,7 +175,7 @@ def _run(
     store = Store(out)
     inputs = {prints[name]: path for name, path in paths.items() if name in prints}
     with _display(len({trial.key() for trial in trials}), quiet=json) as told:
-        summary = run_sweep(trials, store, runner, inputs=inputs, retry=retry, told=told)
+        summary = run_sweep(trials, store, runner, inputs=inputs, retry=retry, device=device, told=told)
     for preset in presets:
         store.note_run(preset.name, scale, seeds, preset.source)
     records = {key: record for key in {trial.key() for trial in trials} if (record := store.get(key)) is not None}

@@ -23,7 +23,13 @@ def command(context: Context) -> Result:
 
     params = context.params
     asked = [str(params["command"]), *params["arguments"], *_options(params["options"])]
-    words = [str(word) for word in resolved(asked, places(context))] + ["--out", str(context.folder / OUT), "--json"]
+    words = [str(word) for word in resolved(asked, places(context))] + [
+        "--device",
+        context.device,
+        "--out",
+        str(context.folder / OUT),
+        "--json",
+    ]
     printed = io.StringIO()
     with (
         (context.folder / "log.txt").open("a", encoding="utf-8") as log,

@@ -15,14 +15,16 @@ from headprune.experiments.trial import Trial
 from headprune.experiments.work import Context, Needed, works
 
 
-def perform(trial: Trial, folder: Path, needs: Mapping[str, Needed], inputs: Mapping[str, Path]) -> Record:
+def perform(
+    trial: Trial, folder: Path, needs: Mapping[str, Needed], inputs: Mapping[str, Path], device: str = "cpu"
+) -> Record:
     """The trial's record, done or failed; what it writes goes to `folder`. `inputs` are known by their fingerprints.
     Ctrl-C comes through."""
     started, begun = now(), time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         given = {name: inputs[known] for name, known in trial.params.get("inputs", {}).items()}
-        result = works[trial.work](Context(trial.params, trial.seed, folder, needs, given))
+        result = works[trial.work](Context(trial.params, trial.seed, folder, needs, given, device))
         json.dumps(result)  # better known here than when it is stored
         told: dict[str, object] = {"status": "done", "result": result}
     except HeadpruneError as error:

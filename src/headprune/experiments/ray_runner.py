@@ -64,7 +64,7 @@ class RayRunner:
                 if len(running) >= self._room(ray):
                     break
                 needs = sweep.give(trial)
-                running[self._start(ray, task, trial, needs, packed)] = trial
+                running[self._start(ray, task, trial, needs, packed, sweep.device)] = trial
             if not running:
                 return
             done, _ = ray.wait(list(running), num_returns=1)
@@ -91,14 +91,16 @@ class RayRunner:
                 f"than {most[0]:g} and {most[1]:g}. Ask for less, or add nodes."
             )
 
-    def _start(self, ray: Any, task: Any, trial: Trial, needs: Mapping[str, Needed], packed: dict[str, Any]) -> Any:
+    def _start(
+        self, ray: Any, task: Any, trial: Trial, needs: Mapping[str, Needed], packed: dict[str, Any], device: str
+    ) -> Any:
         for key, need in zip(trial.needs.values(), needs.values(), strict=True):
             if key not in packed:
                 packed[key] = ray.put(pack(need.folder))
         given = {known: packed[known] for known in trial.params.get("inputs", {}).values()}
         handed = {name: (key, dict(needs[name].result), [packed[key]]) for name, key in trial.needs.items()}
         wrapped = {known: [reference] for known, reference in given.items()}  # in lists: fetched only where needed
-        return task.remote(trial.to_dict(), handed, wrapped, list(self.modules))
+        return task.remote(trial.to_dict(), handed, wrapped, list(self.modules), device)
 
     def _brought_home(self, ray: Any, reference: Any, trial: Trial, sweep: Sweep, packed: dict[str, Any]) -> Record:
         try:
@@ -115,6 +117,7 @@ def _on_worker(
     needs: dict[str, tuple[str, dict[str, Any], list[Any]]],
     inputs: dict[str, list[Any]],
     modules: list[str],
+    device: str,
 ) -> tuple[dict[str, Any], bytes]:
     """Runs in a worker: the record of the trial, and what it wrote."""
     for module in modules:
@@ -123,7 +126,7 @@ def _on_worker(
     places = {name: Needed(_placed(key, references), result) for name, (key, result, references) in needs.items()}
     given = {known: _placed(known, references) for known, references in inputs.items()}
     with tempfile.TemporaryDirectory(prefix="headprune-trial-") as folder:
-        record = perform(trial, Path(folder) / "work", places, given)
+        record = perform(trial, Path(folder) / "work", places, given, device)
         return record.to_dict(), pack(Path(folder) / "work")
 
 

@@ -42,8 +42,10 @@ class Sweep:
         *,
         inputs: Mapping[str, Path] | None = None,
         retry: bool = False,
+        device: str = "cpu",
     ) -> None:
-        self.store, self.inputs = store, dict(inputs or {})  # fingerprint -> where it lies
+        self.store, self.device = store, device
+        self.inputs = dict(inputs or {})  # fingerprint -> where it lies
         self.trials: dict[str, Trial] = {}
         for trial in trials:
             self.trials.setdefault(trial.key(), trial)
@@ -100,7 +102,9 @@ class Inline:
     def run(self, sweep: Sweep) -> Iterator[Record]:
         while ready := sweep.ready():
             for trial in ready:
-                yield perform(trial, sweep.store.work_folder(trial.key()), sweep.give(trial), sweep.inputs)
+                yield perform(
+                    trial, sweep.store.work_folder(trial.key()), sweep.give(trial), sweep.inputs, sweep.device
+                )
 
 
 def run_sweep(
@@ -110,11 +114,12 @@ def run_sweep(
     *,
     inputs: Mapping[str, Path] | None = None,
     retry: bool = False,
+    device: str = "cpu",
     told: Told = lambda record: None,
 ) -> Summary:
     """Run what is left of the trials. What is stored is never run again; an interruption loses what was under way."""
     with store.locked():
-        sweep = Sweep(trials, store, inputs=inputs, retry=retry)
+        sweep = Sweep(trials, store, inputs=inputs, retry=retry, device=device)
         for record in runner.run(sweep):
             sweep.took(record)
             told(record)

@@ -30,6 +30,7 @@ class Context:
     folder: Path  # its own: whatever it writes
     needs: Mapping[str, Needed]
     inputs: Mapping[str, Path] = field(default_factory=dict)  # what was given from outside
+    device: str = "cpu"  # where to compute: no part of the trial, whose result should not depend on it
 
 
 Result = dict[str, Any]
