@@ -44,7 +44,7 @@ def allattention_page(runs: Runs, script: str) -> str:
         f"space) of 18 Gutenberg books, {first['base']['train_tokens'] / 1e6:.1f} M characters to train on, every book "
         f"cut 98 / 1 / 1. {first['base']['steps']} steps of {recipe['batch_size']} x {recipe['max_length']} characters "
         f"with AdamW from {recipe['learning_rate']:g}, no dropout of attention. Scores are bits per character on test. "
-        f"{label(runs)} One seed is one training and everything after it."
+        f"{label(runs)} One seed is one training and everything after it.{_unfinished(runs)}"
     )
     parts = [
         NOTE, "# All-attention language models: pruning by gates (Shim et al. 2021)", "", text, "",
@@ -52,6 +52,18 @@ def allattention_page(runs: Runs, script: str) -> str:
         *_arithmetic(), *_times(runs), *_commands(script),
     ]  # fmt: skip
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _unfinished(runs: Runs) -> str:
+    """What the study has and these runs have not."""
+    lacking = [
+        f"{TECHNIQUES[name][0] if name in TECHNIQUES else 'gates that are never frozen'} (seed {seed})"
+        for seed, run in runs.items()
+        for name in (*TECHNIQUES, "never-frozen")
+        if name not in run["techniques"]
+    ]
+    lacking += [f"Transformer-XL (seed {seed})" for seed, run in runs.items() if not run["rivals"]]
+    return f" Not run yet: {', '.join(lacking)}." if lacking else ""
 
 
 def _scales(run: Run) -> list[str]:
