@@ -57,7 +57,7 @@ def allattention_page(runs: Runs, script: str) -> str:
 def _unfinished(runs: Runs) -> str:
     """What the study has and these runs have not."""
     lacking = [
-        f"{TECHNIQUES[name][0] if name in TECHNIQUES else 'gates that are never frozen'} (seed {seed})"
+        f"{f'without {TECHNIQUES[name][0]}' if name in TECHNIQUES else 'gates that are never frozen'} (seed {seed})"
         for seed, run in runs.items()
         for name in (*TECHNIQUES, "never-frozen")
         if name not in run["techniques"]
