@@ -7,14 +7,17 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import typer.main
 from typer.testing import CliRunner
 
 import headprune as hp
 import headprune.cli.works  # commands as work
 from headprune.cli.app import app
+from headprune.experiments.expanding import trials_of
 from headprune.experiments.inputs import fingerprint
-from headprune.experiments.presets import all_presets, find_preset, preset_names, read_preset, trials_of
+from headprune.experiments.library import all_presets, find_preset, preset_names, shared_steps
+from headprune.experiments.reading import read_preset
 from headprune.experiments.work import works
 
 # Every line of the papers' tables and figures that a complete implementation must be able to run.
@@ -100,7 +103,7 @@ options = { scores = "{first}/scores.json", steps = "{steps}" }
 
 def test_a_preset_of_ones_own_is_read():
     """Placeholders of seeds and parameters are filled in, those of inputs and steps wait."""
-    preset = read_preset(GOOD, "mine.toml")
+    preset = read_preset(GOOD, "mine.toml", shared_steps())
     trials = trials_of(preset, "small", {"data": "f" * 16}, seeds=[4, 5])
     assert [trial.label for trial in trials] == [
         "first, seed 4", "first, seed 5", "second [steps 2], seed 4", "second [steps 3], seed 4",
@@ -128,6 +131,13 @@ BAD = [
     ("[small]", "[smal]", r"unknown field 'smal'"),
     ('study = "me"\n', "", r"has no field 'study'"),
     ("[[small.steps]]", "[[small.steps", r"mine.toml: .*line"),
+    ("each = { steps", "rows = [1]\neach = { steps", r"line 20: 'rows' has 1; expected tables of values"),
+    ('needs = ["first"]', 'needs = ["first"]\nseeds = ["x"]', r"line 20: 'seeds' has 'x'; expected whole numbers"),
+    (
+        '[[small.steps]]\nname = "second"',
+        '[[small.values]]\nname = "v"\nstep = "second"\npath = "x"\n\n[[small.steps]]\nname = "second"',
+        r"line 17: where = \{\} of the value 'v' means 2 trials of 'second'; expected 1",
+    ),
 ]
 
 
@@ -135,7 +145,7 @@ BAD = [
 def test_what_is_wrong_with_a_preset_is_told_with_file_and_line(old, new, told):
     """And what was expected."""
     with pytest.raises(hp.HeadpruneError, match=told):
-        read_preset(GOOD.replace(old, new, 1), "mine.toml")
+        read_preset(GOOD.replace(old, new, 1), "mine.toml", shared_steps())
 
 
 def test_fingerprints_tell_contents_not_places(tmp_path):
@@ -247,7 +257,7 @@ def test_a_chain_of_real_commands_runs_and_its_failures_are_told(tmp_path):
     assert len(bits["found"]) == len(heads["found"]) == 2
     assert bits["claim"] is False
     records = [json.loads(path.read_text()) for path in (tmp_path / "runs" / "trials").glob("*.json")]
-    assert all(str(tmp_path) not in record["result"]["command"] for record in records)
+    assert all(str(tmp_path) not in json.dumps(record["result"]) for record in records)
     broken = CHAIN.replace("binary-concrete", "binary-concret")
     (tmp_path / "broken.toml").write_text(broken)
     done = call("run", tmp_path / "broken.toml", *words[2:])
@@ -309,8 +319,47 @@ def test_the_preset_of_the_guide_is_one():
     """docs/experiments.md shows a file that can be read."""
     text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
     shown = text.split("```toml\n")[1].split("```")[0]
-    trials = trials_of(read_preset(shown, "mine.toml"), "small", {"model": "0" * 16, "data": "1" * 16})
+    trials = trials_of(read_preset(shown, "mine.toml", shared_steps()), "small", {"model": "0" * 16, "data": "1" * 16})
     assert len(trials) == 2 * 2 * 3
+
+
+def test_every_model_of_a_figure_is_built():
+    """Five widths of Transformer-XL, each at its own size."""
+    from headprune.experiments.checking import _MODELS
+    from headprune.experiments.placeholders import filled
+
+    rival = next(step for step in find_preset("shim-figure-3").scale("paper").steps if step.name == "rival")
+    with torch.device("meta"):
+        made = [
+            _MODELS["train-lm"](rival, {name: filled(value, row) for name, value in rival.options.items()})
+            for row in rival.combinations()
+        ]
+    assert [model.config.hidden_size for model in made] == [512, 480, 448, 416, 384]
+    assert [model.config.intermediate_size for model in made] == [2048, 1920, 1792, 1664, 1536]
+
+
+def test_a_heads_share_is_counted(tmp_path):
+    """By cutting one head from each block of a real model: a twelfth of BERT's matrices, less where groups share."""
+    from headprune.experiments.work import Context, Needed
+    from tests.families.tiny import tiny_model
+
+    for family, share in (("bert", 0.25), ("all_attention", 0.25)):
+        tiny_model(family).save_pretrained(tmp_path / family / "out")
+        needs = {"model": Needed(tmp_path / family, {})}
+        context = Context({"options": {"model": "{model}"}}, 0, tmp_path / "own", needs)
+        found = works["head-share"](context)
+        assert [row["share"] for row in found.values()] == pytest.approx([share] * 2)
+
+
+def test_a_value_that_is_not_there_is_told_and_spoils_no_other():
+    """A path that leads nowhere, a number that is none."""
+    from headprune.experiments.values import number_at
+
+    result = {"a": [{"b": 1}, {"b": None}]}
+    assert number_at(result, "a/0/b") == 1.0
+    assert number_at(result, "a/-2/b") == 1.0
+    assert "no 'c' on the way" in number_at(result, "a/0/c")
+    assert "not a number" in number_at(result, "a/1/b")
 
 
 @pytest.mark.parametrize(("name", "millions"), [("shim-table-1", 54.6), ("shim-table-2", 40.9)])

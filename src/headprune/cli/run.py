@@ -49,7 +49,7 @@ def run(
 ) -> None:
     """Repeat a table or figure of a paper; an interrupted run goes on where it stopped."""
     import headprune.cli.works  # noqa: F401  # commands as work
-    from headprune.experiments.presets import all_presets, find_preset
+    from headprune.experiments.library import all_presets, find_preset
 
     if show_all:
         _list(all_presets(), json)
@@ -121,7 +121,7 @@ def _list(presets: list[Preset], json: bool) -> None:
 
 
 def _copy(names: list[str]) -> None:
-    from headprune.experiments.presets import find_preset
+    from headprune.experiments.library import find_preset
     from headprune.heads.files import write_text
 
     if len(names) != 2 or not names[1].endswith(".toml"):
@@ -157,8 +157,8 @@ def _run(
     presets: list[Preset], scale: str, given: list[str], out: Path, seeds: list[int] | None, runner: Runner, *,
     retry: bool, device: str, dry_run: bool, csv: Path | None, json: bool,
 ) -> None:  # fmt: skip
+    from headprune.experiments.expanding import trials_of
     from headprune.experiments.inputs import fingerprint
-    from headprune.experiments.presets import trials_of
     from headprune.experiments.store import Store
     from headprune.experiments.sweep import run_sweep
     from headprune.experiments.values import seen
@@ -174,10 +174,11 @@ def _run(
         return
     store = Store(out)
     inputs = {prints[name]: path for name, path in paths.items() if name in prints}
+    with store.locked():
+        for preset in presets:
+            store.note_run(preset.name, scale, seeds, preset.source)
     with _display(len({trial.key() for trial in trials}), quiet=json) as told:
         summary = run_sweep(trials, store, runner, inputs=inputs, retry=retry, device=device, told=told)
-    for preset in presets:
-        store.note_run(preset.name, scale, seeds, preset.source)
     records = {key: record for key in {trial.key() for trial in trials} if (record := store.get(key)) is not None}
     result = {
         "scale": scale, "done": summary.done, "known": summary.known,
@@ -211,7 +212,8 @@ def _tell(result: dict[str, Any], summary: Summary, store: Store, json: bool) ->
         if values:
             typer.echo(name)
         for value in values:
-            here = "not done" if value["mean"] is None else f"{value['mean']:.4g}"
+            nothing = value["problem"] or "not done"
+            here = nothing if value["mean"] is None else f"{value['mean']:.4g}"
             here += f" ± {value['half_width']:.2g}" if value["half_width"] is not None else ""
             paper = "" if value["paper"] is None else f" (paper: {value['paper']})"
             typer.echo(f"  {value['name']}: {here}{paper}")

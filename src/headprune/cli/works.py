@@ -10,7 +10,7 @@ from typing import Any
 
 from headprune.errors import DataError
 from headprune.experiments.measures import OUT, places
-from headprune.experiments.presets import resolved
+from headprune.experiments.placeholders import resolved
 from headprune.experiments.work import Context, Result, works
 
 INTERRUPTED = 130  # what a command gives back after Ctrl-C
@@ -23,13 +23,8 @@ def command(context: Context) -> Result:
 
     params = context.params
     asked = [str(params["command"]), *params["arguments"], *_options(params["options"])]
-    words = [str(word) for word in resolved(asked, places(context))] + [
-        "--device",
-        context.device,
-        "--out",
-        str(context.folder / OUT),
-        "--json",
-    ]
+    words = [str(word) for word in resolved(asked, places(context))]
+    words += ["--device", context.device, "--out", str(context.folder / OUT), "--json"]
     printed = io.StringIO()
     with (
         (context.folder / "log.txt").open("a", encoding="utf-8") as log,
@@ -44,7 +39,21 @@ def command(context: Context) -> Result:
         found: Any = json.loads(printed.getvalue())
     except ValueError as error:
         raise DataError(f"'{told}' did not print JSON: {printed.getvalue()[:200]!r}.") from error
+    here = {**places(context), "out": context.folder / OUT}
+    found = _without_paths(found, {str(path): f"{{{name}}}" for name, path in here.items()})
     return {"command": f"headprune {told}", **(found if isinstance(found, dict) else {"results": found})}
+
+
+def _without_paths(value: Any, names: Mapping[str, str]) -> Any:
+    """A result is the same wherever it was made: paths are told by the names of what they lead to."""
+    if isinstance(value, dict):
+        return {name: _without_paths(inner, names) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(inner, names) for inner in value]
+    if isinstance(value, str):
+        for path, name in names.items():
+            value = value.replace(path, name)
+    return value
 
 
 def _options(options: Mapping[str, Any]) -> Iterator[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headprune.errors import PresetError
+from headprune.experiments.placeholders import filled
 from headprune.experiments.presets import Preset, Step
 
 NEAR = 0.005  # how far a number of parameters may be from a published one, which has three digits
@@ -35,13 +36,15 @@ class Checked:
 
 def check(preset: Preset) -> list[Checked]:
     """Build every model that the paper's scale trains from the start, and take two steps with each."""
-    scale = preset.scale("paper")
     found = []
-    for step in scale.steps:
+    for step in preset.scale("paper").steps:
         made = _MODELS.get(step.command)
-        if made is None or not (model := made(step)):
+        if made is None or "mask" in step.options:  # which heads a mask leaves, an earlier step decides
             continue
-        found.append(_checked(step, model))
+        for values in step.combinations():
+            options = {name: filled(value, values) for name, value in step.options.items()}
+            if (model := made(step, options)) is not None:
+                found.append(_checked(step, values, model))
     if not found:
         raise PresetError(
             f"{preset.name} trains no model from the start at the paper's scale: there is nothing to build."
@@ -49,7 +52,7 @@ def check(preset: Preset) -> list[Checked]:
     return found
 
 
-def _checked(step: Step, model: Any) -> Checked:
+def _checked(step: Step, values: Mapping[str, Any], model: Any) -> Checked:
     import torch
 
     embeddings = {id(p) for part in _surroundings(model) for p in part.parameters()}
@@ -66,7 +69,8 @@ def _checked(step: Step, model: Any) -> Checked:
     if not all(math.isfinite(value) for value in losses):
         raise PresetError(f"The model of '{step.name}' does not train: its losses are {losses}.")
     total = sum(p.numel() for p in model.parameters())
-    return Checked(step.name, type(model).__name__, total, layers, step.published, (losses[0], losses[1]))
+    name = " ".join([step.name, *(f"{key}={value}" for key, value in values.items())])
+    return Checked(name, type(model).__name__, total, layers, step.published, (losses[0], losses[1]))
 
 
 def _surroundings(model: Any) -> list[Any]:
@@ -103,25 +107,22 @@ class _Symbols:
         return self.size
 
 
-def _translator(step: Step) -> Any:
+def _translator(step: Step, options: Mapping[str, Any]) -> Any:
     from headprune.tasks.translation.presets import PRESETS, new_translator
 
-    shape = PRESETS[step.options["preset"]].shape
+    shape = PRESETS[options["preset"]].shape
     return new_translator(shape, _Symbols(shape.vocabulary), seed=0)
 
 
-def _writer(step: Step) -> Any:
-    from dataclasses import replace
-
+def _writer(step: Step, options: Mapping[str, Any]) -> Any:
     from headprune.tasks.text.presets import PRESETS, new_language_model
 
-    shape = PRESETS[step.options["preset"]].shape
-    if "kind" in step.options:
-        shape = replace(shape, kind=step.options["kind"])
-    return new_language_model(shape, _Symbols(267_735 if step.options["by"] == "words" else 27), seed=0)
+    sizes = {name: options[name] for name in ("kind", "width", "persistent") if name in options}
+    shape = replace(PRESETS[options["preset"]].shape, **sizes)
+    return new_language_model(shape, _Symbols(267_735 if options["by"] == "words" else 27), seed=0)
 
 
-def _classifier(step: Step) -> Any:
+def _classifier(step: Step, options: Mapping[str, Any]) -> Any:
     """BERT-base, which is what transformers' config has by default; other starts are other trials' models."""
     if step.arguments != ("google-bert/bert-base-uncased",):
         return None
@@ -130,4 +131,8 @@ def _classifier(step: Step) -> Any:
     return transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=3))
 
 
-_MODELS: dict[str, Callable[[Step], Any]] = {"train-mt": _translator, "train-lm": _writer, "finetune": _classifier}
+_MODELS: dict[str, Callable[[Step, Mapping[str, Any]], Any]] = {
+    "train-mt": _translator,
+    "train-lm": _writer,
+    "finetune": _classifier,
+}

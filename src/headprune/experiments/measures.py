@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headprune.experiments.presets import resolved
+from headprune.experiments.placeholders import resolved
 from headprune.experiments.work import Context, Result, works
 
 OUT = "out"  # inside a trial's folder: what a command wrote
@@ -50,16 +50,26 @@ def speed(context: Context) -> Result:
 
 @works.add("head-share")
 def head_share(context: Context) -> Result:
-    """What share of its block's weights each head has (Michel et al., section 3.1)."""
+    """What share of its block's weights leaves with the first head of each site (Michel et al., section 3.1)."""
+    from headprune.heads import HeadMask
     from headprune.sites import find_heads
+    from headprune.surgery.prune import tried
 
     options = resolved(dict(context.params["options"]), places(context))
     model = _loaded(str(options["model"]))
-    found: Result = {}
-    for site in find_heads(model):
-        weights = sum(p.numel() for p in model.get_submodule(site.path).parameters() if p.dim() > 1)
-        found[site.id] = {"heads": site.num_heads, "parameters": weights, "share": 1 / site.num_heads}
-    return found
+    heads = find_heads(model)
+    whole = {site.id: _weights(model, site.path) for site in heads}
+    with tried(model, HeadMask.full(heads).without(*(f"{site.id}:{site.kept[0]}" for site in heads))):
+        left = {site.id: _weights(model, site.path) for site in heads}
+    return {
+        site.id: {"heads": site.num_heads, "weights": whole[site.id], "share": 1 - left[site.id] / whole[site.id]}
+        for site in heads
+    }
+
+
+def _weights(model: Any, path: str) -> int:
+    """Numbers in the matrices of a block: its biases and norms are not a head's."""
+    return sum(p.numel() for p in model.get_submodule(path).parameters() if p.dim() > 1)
 
 
 def _loaded(folder: str) -> Any:

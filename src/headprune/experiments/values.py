@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headprune.errors import PresetError
 from headprune.experiments.presets import Preset, Value
 from headprune.experiments.store import Record
 from headprune.stats import mean_interval
@@ -21,6 +20,7 @@ class Seen:
     name: str
     paper: float | str | None
     found: tuple[float, ...]  # by seed
+    problem: str = ""  # why a finished trial has no such number
 
     @property
     def mean(self) -> float | None:
@@ -38,16 +38,17 @@ class Seen:
         return {
             "name": self.name, "paper": self.paper, "mean": self.mean, "half_width": self.half_width,
             "found": list(self.found), "claim": len(self.found) >= ENOUGH,
+            "problem": self.problem,
         }  # fmt: skip
 
 
 def seen(preset: Preset, scale: str, records: Iterable[Record]) -> list[Seen]:
     """Every value of a preset; those whose trials are not done are empty."""
     done = [record for record in records if record.is_done]
-    return [Seen(value.name, value.paper, tuple(_numbers(preset, value, done))) for value in preset.scale(scale).values]
+    return [_seen(value, done) for value in preset.scale(scale).values]
 
 
-def _numbers(preset: Preset, value: Value, records: list[Record]) -> list[float]:
+def _seen(value: Value, records: list[Record]) -> Seen:
     chosen = [
         record
         for record in records
@@ -55,26 +56,27 @@ def _numbers(preset: Preset, value: Value, records: list[Record]) -> list[float]
         and all(record.trial.params["values"].get(name) == wanted for name, wanted in value.where.items())
     ]
     chosen.sort(key=lambda record: record.trial.seed)
-    found = [_number(preset, value, record) for record in chosen]
-    return [number for number in found if number is not None]
+    found, problem = [], ""
+    for record in chosen:
+        number = number_at(record.result, value.path)
+        if isinstance(number, str):
+            problem = f"{record.trial.label}: {number}"
+        else:
+            found.append(number)
+    return Seen(value.name, value.paper, tuple(found), problem)
 
 
-def _number(preset: Preset, value: Value, record: Record) -> float | None:
-    """None where the result says that there is no such number (a correlation of scores that do not vary)."""
-    found: Any = record.result
-    for part in value.path.split("/"):
+def number_at(result: Mapping[str, Any], path: str) -> float | str:
+    """The number at the end of a path, or why there is none."""
+    found: Any = result
+    for part in path.split("/"):
         if isinstance(found, list) and part.lstrip("-").isdecimal() and -len(found) <= int(part) < len(found):
             found = found[int(part)]
         elif isinstance(found, Mapping) and part in found:
             found = found[part]
         else:
             known = ", ".join(map(str, found))[:200] if isinstance(found, Mapping) else type(found).__name__
-            raise PresetError(
-                f"{preset.name}: the value '{value.name}' looks for '{value.path}' in {record.trial.label}; there is "
-                f"no '{part}' (found: {known})."
-            )
-    if found is None:
-        return None
+            return f"no '{part}' on the way to '{path}' (found: {known})"
     if isinstance(found, bool) or not isinstance(found, int | float):
-        raise PresetError(f"{preset.name}: '{value.path}' of {record.trial.label} is {found!r}, not a number.")
+        return f"'{path}' is {found!r}, not a number"
     return float(found)
