@@ -263,15 +263,3 @@ def test_overhead_of_trivial_trials_is_small(tmp_path):
     run_sweep(echoes(200), Store(tmp_path), Inline())
     assert (time.perf_counter() - begun) / 200 < 0.02
     assert isinstance(next(iter(Store(tmp_path))), Record)
-
-
-def test_a_folder_knows_what_it_is_for(tmp_path):
-    """Every preset once, as it was; a damaged note is told."""
-    store = Store(tmp_path)
-    for _ in range(2):
-        store.note_run("a", "small", None, "text of a")
-    store.note_run("b", "paper", [1, 2], "text of b")
-    assert [(run["preset"], run["seeds"]) for run in store.runs()] == [("a", None), ("b", [1, 2])]
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(hp.HeadpruneError, match="cannot be read"):
-        store.runs()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -157,17 +156,16 @@ def _run(
     presets: list[Preset], scale: str, given: list[str], out: Path, seeds: list[int] | None, runner: Runner, *,
     retry: bool, device: str, dry_run: bool, csv: Path | None, json: bool,
 ) -> None:  # fmt: skip
-    from headprune.experiments.expanding import trials_of
     from headprune.experiments.inputs import fingerprint
+    from headprune.experiments.runs import note_runs, plan_run
     from headprune.experiments.store import Store
     from headprune.experiments.sweep import run_sweep
-    from headprune.experiments.values import seen
 
     paths = _inputs(given)
     wanted = {name for preset in presets for name in preset.scale(scale).inputs}
     prints = {name: fingerprint(path) for name, path in paths.items() if name in wanted}
-    by_preset = {preset.name: trials_of(preset, scale, prints, seeds) for preset in presets}
-    trials = [trial for found in by_preset.values() for trial in found]
+    planned = [plan_run(preset, scale, prints, seeds) for preset in presets]
+    trials = [trial for _, found in planned for trial in found]
     if dry_run:
         for trial in trials:
             typer.echo(f"{trial.key()}  {trial.label}: {trial.params.get('command', trial.work)}")
@@ -175,28 +173,18 @@ def _run(
     store = Store(out)
     inputs = {prints[name]: path for name, path in paths.items() if name in prints}
     with store.locked():
-        for preset in presets:
-            store.note_run(preset.name, scale, seeds, preset.source)
+        note_runs(store, [run for run, _ in planned])
     with _display(len({trial.key() for trial in trials}), quiet=json) as told:
         summary = run_sweep(trials, store, runner, inputs=inputs, retry=retry, device=device, told=told)
-    records = {key: record for key in {trial.key() for trial in trials} if (record := store.get(key)) is not None}
-    result = {
+    result: dict[str, Any] = {
         "scale": scale, "done": summary.done, "known": summary.known,
         "failed": {record.trial.label: record.error for record in summary.failed},
-        "blocked": [trial.label for trial in summary.blocked],
-        "presets": {
-            preset.name: [
-                value.to_dict()
-                for value in seen(
-                    preset,
-                    scale,
-                    # Under the preset's own names: another may have run the same trial first.
-                    [replace(records[t.key()], trial=t) for t in by_preset[preset.name] if t.key() in records],
-                )
-            ]
-            for preset in presets
-        },
+        "blocked": [trial.label for trial in summary.blocked], "presets": {}, "claims": {},
     }  # fmt: skip
+    for run, _ in planned:
+        values = run.values(run.records(store))
+        result["presets"][run.preset.name] = [value.to_dict() for value in values]
+        result["claims"][run.preset.name] = [claim.to_dict() | {"told": claim.told()} for claim in run.claims(values)]
     _tell(result, summary, store, json)
     if csv is not None:
         store.frame().to_csv(csv, index=False)
@@ -217,6 +205,8 @@ def _tell(result: dict[str, Any], summary: Summary, store: Store, json: bool) ->
             here += f" ± {value['half_width']:.2g}" if value["half_width"] is not None else ""
             paper = "" if value["paper"] is None else f" (paper: {value['paper']})"
             typer.echo(f"  {value['name']}: {here}{paper}")
+        for claim in result["claims"][name]:
+            typer.echo(f"  {claim['text']}: {claim['told']}")
     for label, error in result["failed"].items():
         typer.echo(f"failed: {label}: {error.strip().splitlines()[-1]}", err=True)
     typer.echo(

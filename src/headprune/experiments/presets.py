@@ -8,6 +8,8 @@
       [[…steps]]                name, command (or work), arguments, options, needs, seeds, and
                                 each (a list of values a parameter: every combination) or rows (tables of values)
       [[…values]]               what to look at: name, step, path in its result, where (values of `each`), paper's value
+      [[…claims]]               what the paper says of them: text, value, is (above, below, within), against another
+                                value or than a number, by how much
 
 Options hold placeholders: {data} for an input, {model} for the folder of a step, {seed}, {rate} for one of `each`.
 """
@@ -24,6 +26,7 @@ from headprune.experiments.placeholders import texts_of
 from headprune.registry import hint
 
 SCALES = ("small", "paper")
+RELATIONS = ("above", "below", "within")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,19 @@ class Value:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What the paper says, as a comparison that can come out false: `value` minus `against` (or `than`) is above `by`,
+    below minus `by`, or within `by` of zero."""
+
+    text: str
+    value: str
+    relation: str
+    against: str | None = None
+    than: float | None = None
+    by: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scale:
     """A preset at one size."""
 
@@ -73,6 +89,7 @@ class Scale:
     seeds: tuple[int, ...] = (1,)
     steps: tuple[Step, ...]
     values: tuple[Value, ...] = ()
+    claims: tuple[Claim, ...] = ()
     note: str = ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from headprune.errors import PresetError
 from headprune.experiments.placeholders import names_in
-from headprune.experiments.presets import SCALES, Preset, Scale, Step, Value
+from headprune.experiments.presets import RELATIONS, SCALES, Claim, Preset, Scale, Step, Value
 from headprune.registry import hint
 
 
@@ -68,8 +68,8 @@ class _Reader:
             raise PresetError(f"{self.where(name)}: '{name}' has {wrong[0]!r}; expected {wanted}.")
 
     def scale(self, content: Any, name: str) -> Scale:
-        allowed = {"steps": list, "chain": list, "inputs": dict, "seeds": list, "values": list, "note": str}
-        found = self.fields(content, {}, allowed, name)
+        lists = dict.fromkeys(("steps", "chain", "seeds", "values", "claims"), list)
+        found = self.fields(content, {}, {**lists, "inputs": dict, "note": str}, name)
         self.each_is(found.get("chain", []), str, "chain", "names of shared steps")
         self.each_is(found.get("seeds", []), int, "seeds", "whole numbers")
         chain, inputs = self.shared(found.get("chain", []), name)
@@ -78,7 +78,8 @@ class _Reader:
             raise PresetError(f"{self.where(name)}: [{name}] has no steps; expected [[{name}.steps]] or a chain.")
         scale = Scale(
             inputs={**inputs, **found.get("inputs", {})}, seeds=tuple(found.get("seeds", (1,))), steps=steps,
-            values=tuple(self.value(value) for value in found.get("values", ())), note=found.get("note", ""),
+            values=tuple(self.value(value) for value in found.get("values", ())),
+            claims=tuple(self.claim(claim) for claim in found.get("claims", ())), note=found.get("note", ""),
         )  # fmt: skip
         self.check(scale)
         used = names_in([text for step in steps for text in step.texts()])
@@ -124,6 +125,20 @@ class _Reader:
         needed = {"name": str, "step": str, "path": str}
         return Value(**self.fields(content, needed, {"where": dict, "paper": (int, float, str)}, "values"))
 
+    def claim(self, content: Any) -> Claim:
+        needed = {"text": str, "value": str, "is": str}
+        number = (int, float)
+        found = dict(self.fields(content, needed, {"against": str, "than": number, "by": number}, "claims"))
+        relation = found.pop("is")
+        if relation not in RELATIONS:
+            raise PresetError(f"{self.where('is', relation)}: is = '{relation}'. {hint(relation, RELATIONS)}")
+        if ("against" in found) == ("than" in found):
+            raise PresetError(
+                f"{self.where('text', found['text'])}: the claim '{found['text']}' compares with another value "
+                "(against) or with a number (than): expected one of them."
+            )
+        return Claim(relation=relation, **found)
+
     def check(self, scale: Scale) -> None:
         """Steps need only what comes before them; placeholders and values name what there is."""
         before: dict[str, Step] = {}
@@ -147,6 +162,14 @@ class _Reader:
             before[step.name] = step
         for value in scale.values:
             self.check_value(value, before)
+        names = [value.name for value in scale.values]
+        for claim in scale.claims:
+            for field, name in (("value", claim.value), ("against", claim.against)):
+                if name is not None and names.count(name) != 1:
+                    raise PresetError(
+                        f"{self.where(field, name)}: '{name}' is {names.count(name)} values; expected one. "
+                        f"{hint(name, names)}"
+                    )
 
     def check_value(self, value: Value, steps: Mapping[str, Step]) -> None:
         """It must mean one trial a seed: several would be taken for seeds, none would never be done."""

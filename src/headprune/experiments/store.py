@@ -1,6 +1,6 @@
 """Where results are kept: one JSON file a trial, written whole or not at all.
 
-RUN/run.json          what the folder is for
+RUN/run.json          what the folder is for (`runs`)
 RUN/trials/KEY.json   a trial with its result, or why it failed
 RUN/work/KEY/         what the trial wrote
 RUN/lock              held by the process that runs it
@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -122,30 +122,6 @@ class Store:
             return sum(entry.name.endswith(".json") for entry in os.scandir(self.trials))
         except FileNotFoundError:
             return 0
-
-    def note_run(self, preset: str, scale: str, seeds: Sequence[int] | None, source: str) -> None:
-        """What the folder is for, so that a report needs nothing else: every preset that was run here, as it was."""
-        known = self.runs()
-        entry = {"preset": preset, "scale": scale, "seeds": None if seeds is None else list(seeds), "source": source}
-        if entry not in known:
-            content = {"schema": SCHEMA, "runs": [*known, entry]}
-            write_text(self.folder / "run.json", json.dumps(content, indent=1))
-
-    def runs(self) -> list[dict[str, Any]]:
-        """Presets that were run here, in order."""
-        path = self.folder / "run.json"
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["schema"] > SCHEMA:
-                raise StoreError(f"'{path}' was written by a newer headprune. Upgrade, or choose another folder.")
-            found: list[dict[str, Any]] = content["runs"]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FileFormatError(
-                f"'{path}' cannot be read ({error}). Remove it: results are kept elsewhere."
-            ) from error
-        return found
 
     def frame(self) -> Any:
         """Results as a pandas frame: a row a trial, parameters and numbers of the result as columns."""

@@ -19,7 +19,8 @@ class Seen:
 
     name: str
     paper: float | str | None
-    found: tuple[float, ...]  # by seed
+    found: tuple[float, ...]
+    seeds: tuple[int, ...] = ()  # of what was found
     problem: str = ""  # why a finished trial has no such number
 
     @property
@@ -37,7 +38,7 @@ class Seen:
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name, "paper": self.paper, "mean": self.mean, "half_width": self.half_width,
-            "found": list(self.found), "claim": len(self.found) >= ENOUGH,
+            "found": list(self.found), "seeds": list(self.seeds), "claim": len(self.found) >= ENOUGH,
             "problem": self.problem,
         }  # fmt: skip
 
@@ -56,14 +57,15 @@ def _seen(value: Value, records: list[Record]) -> Seen:
         and all(record.trial.params["values"].get(name) == wanted for name, wanted in value.where.items())
     ]
     chosen.sort(key=lambda record: record.trial.seed)
-    found, problem = [], ""
+    found, seeds, problem = [], [], ""
     for record in chosen:
         number = number_at(record.result, value.path)
         if isinstance(number, str):
             problem = f"{record.trial.label}: {number}"
         else:
             found.append(number)
-    return Seen(value.name, value.paper, tuple(found), problem)
+            seeds.append(record.trial.seed)
+    return Seen(value.name, value.paper, tuple(found), tuple(seeds), problem)
 
 
 def number_at(result: Mapping[str, Any], path: str) -> float | str:
