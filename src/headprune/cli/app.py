@@ -19,6 +19,7 @@ from headprune.cli import (
     gates,
     inspect,
     prune,
+    report,
     run,
     score,
     train_lm,
@@ -47,6 +48,7 @@ app.command("functions")(functions.functions)
 app.command("diff")(diff.diff)
 app.command("prune")(prune.prune)
 app.command("run")(run.run)
+app.command("report")(report.report)
 app.command("demo")(demo.demo)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, model_class
-from headprune.cli.taskdata import TaskOptions, described, padded_as, takes_task
+from headprune.cli.taskdata import TaskOptions, described, heads_left, padded_as, takes_task
 from headprune.cli.training import Tests, TrainingOptions
 from headprune.cli.widening import takes
 from headprune.errors import CheckpointError
@@ -66,7 +66,7 @@ def finetune(
         opened.processor.save_pretrained(out)
     found = evaluate(trained, opened.batches(dev), task)
     result = {**task.settings(), "recipe": recipe.to_dict(), "train_examples": len(examples), "dev": described(found)}
-    result |= {"left_out": examples.left_out}
+    result |= {"left_out": examples.left_out, **heads_left(trained)}
     result |= {name: described(evaluate(trained, batches, task)) for name, batches in tests.items()}
     write_text(out / "finetune.json", json_module.dumps(result, indent=1))
     if json:

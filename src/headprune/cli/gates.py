@@ -15,7 +15,7 @@ import typer
 from headprune.cli.finetune import new_model
 from headprune.cli.options import Device, Json, Model, Picture, Seed, amount, check_writable
 from headprune.cli.prune import copy_companions
-from headprune.cli.taskdata import TaskData, TaskOptions, described, padded_as, takes_task
+from headprune.cli.taskdata import TaskData, TaskOptions, described, heads_left, padded_as, takes_task
 from headprune.cli.training import Tests, TrainingOptions
 from headprune.cli.widening import takes
 from headprune.errors import GateError
@@ -176,7 +176,7 @@ def _trained(
     left = find_heads(pruned)
     result |= {"dev": described(evaluate(pruned, dev, data.task)), "heads": [len(heads), len(left)]}
     result["tests"] = {name: described(evaluate(pruned, batches, data.task)) for name, batches in tests.items()}
-    result["kept"] = {site.id: list(site.kept) for site in left}
+    result |= heads_left(pruned)
     write_text(folder / "mask.json", HeadMask.from_dict(heads, result["kept"]).to_json())
     pruned.save_pretrained(folder / "model")
     copy_companions(Path(model), folder / "model")

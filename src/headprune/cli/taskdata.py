@@ -236,6 +236,14 @@ def ready_tokenizer(tokenizer: Any, *, takes_words: bool) -> Any:
     return tokenizer
 
 
+def heads_left(model: Any) -> dict[str, Any]:
+    """Which heads a model has and had, for JSON."""
+    from headprune.sites import find_heads
+
+    heads = find_heads(model)
+    return {"kept": {site.id: list(site.kept) for site in heads}, "original": heads.original_counts()}
+
+
 def described(evaluation: Evaluation) -> dict[str, Any]:
     """A score with its interval, for JSON."""
     interval = evaluation.interval()

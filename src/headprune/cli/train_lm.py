@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from headprune.cli.options import Device, Json, Seed, check_writable
-from headprune.cli.taskdata import TaskOptions, described, takes_task
+from headprune.cli.taskdata import TaskOptions, described, heads_left, takes_task
 from headprune.cli.training import Tests, TrainingOptions
 from headprune.cli.widening import takes
 from headprune.errors import DataError
@@ -115,6 +115,7 @@ def train_lm(
         "parameters": sum(p.numel() for p in model.parameters()), "train_tokens": len(examples.segments.tokens),
         "steps": noted[-1]["step"] if noted else recipe.steps(examples),
         "seconds": noted[-1]["seconds"] if noted else 0.0, "validation": noted,
+        **heads_left(model),
     }  # fmt: skip
     result |= {
         name: described(evaluate(model, list(part.batches(recipe.batch_size)), task)) for name, part in parts.items()

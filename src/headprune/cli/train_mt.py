@@ -11,7 +11,7 @@ import typer
 
 from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Seed, check_writable
-from headprune.cli.taskdata import TaskOptions, described, takes_task
+from headprune.cli.taskdata import TaskOptions, described, heads_left, takes_task
 from headprune.cli.training import Tests, TrainingOptions
 from headprune.cli.widening import takes
 from headprune.errors import DataError
@@ -98,7 +98,7 @@ def train_mt(
         **task.settings(), "preset": preset, "shape": shape.to_dict(), "recipe": recipe.to_dict(), "seed": seed,
         "model_class": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters()),
         "train_examples": len(examples), "left_out": examples.left_out, "seconds": seconds,
-        "validation": epochs,
+        "validation": epochs, **heads_left(model),
     }  # fmt: skip
     result |= {name: described(evaluate(model, list(p.batches(data.batch_size)), task)) for name, p in parts.items()}
     write_text(out / "train-mt.json", json_module.dumps(result, indent=1))

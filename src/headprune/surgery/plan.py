@@ -35,6 +35,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         return {
             "removed": {site: heads for site, heads in self.removed.to_dict().items() if heads},
+            "kept": {site.id: list(site.kept) for site in self.after},
+            "original": self.before.original_counts(),
             "heads": [len(self.before), len(self.after)],
             "kv_heads": [sum(s.num_kv_heads for s in self.before), sum(s.num_kv_heads for s in self.after)],
             "parameters": [self.parameters_before.total, self.parameters_after.total],

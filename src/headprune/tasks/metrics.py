@@ -44,6 +44,11 @@ class Metric:
 metrics: Registry[Metric] = Registry("metric")
 
 
+def metric_called(name: str) -> Metric:
+    """How to read a stored metric; of one that is not known here, larger counts as better."""
+    return metrics[name] if name in metrics else Metric(name, lambda rows: float("nan"))
+
+
 def _add(name: str, **more: Any) -> Callable[[Callable[[Floats], float]], Metric]:
     def register(function: Callable[[Floats], float]) -> Metric:
         return metrics.add(name)(Metric(name, function, **more))

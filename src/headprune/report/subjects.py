@@ -1,0 +1,207 @@
+"""What stored results know of the heads of each model: scores, ablations, functions, and which are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headprune.errors import HeadpruneError
+from headprune.experiments.placeholders import names_in
+from headprune.experiments.store import Record
+from headprune.experiments.trial import Trial
+from headprune.heads import HeadId, HeadScores
+from headprune.heads.ids import COMPONENTS
+from headprune.selection import pruning_order
+from headprune.tasks.metrics import metric_called
+
+Cells = dict[str, list[Any]]  # site -> one entry per original head
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Scores of heads, and the order in which they would go."""
+
+    name: str
+    method: str
+    values: Cells  # as they are compared: by site where the method says so
+    errors: Cells  # half widths of 95 % intervals, in the same unit
+    order: tuple[HeadId, ...]  # first to go first
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What the metric does without each head (or with only it)."""
+
+    name: str
+    metric: str
+    change: Cells
+    p: Cells
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A pruning curve of this very model."""
+
+    order: str
+    metric: str
+    points: tuple[tuple[float, float], ...]  # share pruned, score
+
+
+@dataclass
+class Subject:
+    """A model whose heads were looked at."""
+
+    id: str
+    name: str
+    sites: dict[str, int] = field(default_factory=dict)  # original number of heads
+    rankings: list[Ranking] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    curves: list[Measured] = field(default_factory=list)
+    functions: Cells | None = None
+    kept: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # what was done -> site -> heads left
+
+    @property
+    def heads(self) -> int:
+        return sum(self.sites.values())
+
+    def curve_of(self, ranking: Ranking) -> Measured | None:
+        """The curve that was measured in a ranking's order."""
+        return next((curve for curve in self.curves if curve.order == ranking.method), None)
+
+    def sorted_sites(self) -> list[tuple[str, int]]:
+        return sorted(self.sites.items(), key=lambda item: _place(item[0]))
+
+
+def subjects_of(records: Iterable[Record]) -> list[Subject]:
+    """Every model of which something is known, in the order of the records."""
+    known = [record for record in records if record.is_done]
+    labels = {record.trial.key(): record.trial.label for record in known}
+    found: dict[str, Subject] = {}
+    for record in known:
+        reader = _READERS.get(str(record.trial.params.get("command", "")))
+        if reader is None or not record.trial.params.get("arguments"):
+            continue
+        name, place = _subject(record.trial, labels)
+        subject = found.setdefault(place, Subject(place, name))
+        try:
+            reader(subject, record)
+        except (HeadpruneError, KeyError, TypeError, ValueError, AttributeError, IndexError):
+            continue  # a result of another shape, as a preset of somebody's own may have: the page does without
+    return [subject for subject in found.values() if subject.sites]
+
+
+def component_of(site: str) -> str:
+    return _place(site)[2] or "heads"
+
+
+def layer_of(site: str) -> int:
+    return _place(site)[3]
+
+
+def _place(site: str) -> tuple[str, int, str, int]:
+    """Tower, component in the house's order, its name, layer."""
+    name, _, layer = site.partition("#")[0].rpartition(".")
+    tower, _, component = name.rpartition(".")
+    order = COMPONENTS.index(component) if component in COMPONENTS else len(COMPONENTS)
+    return tower, order, component, int(layer) if layer.isdecimal() else 0
+
+
+def _subject(trial: Trial, labels: Mapping[str, str]) -> tuple[str, str]:
+    """What the trial looked at: a name for people, and one that tells it from others."""
+    shown = place = str(trial.params["arguments"][0])
+    for name in names_in([shown]):
+        key = trial.needs.get(name) or trial.params.get("inputs", {}).get(name, name)
+        place = place.replace(f"{{{name}}}", key)
+        shown = shown.replace(f"{{{name}}}", labels.get(key, name))
+    return shown, place
+
+
+def _scored(subject: Subject, record: Record) -> None:
+    scores = HeadScores.from_dict(record.result)
+    view = scores.view
+    values = {site: list(row) for site, row in scores.normalized(view).items()}
+    raw = scores.scores
+    errors: Cells = {}
+    for site, row in scores.standard_errors.items():
+        unit = [
+            (shown / mean if mean else 0.0) if shown is not None and mean is not None else 0.0
+            for shown, mean in zip(values[site], raw[site], strict=True)
+        ]
+        errors[site] = [None if e is None else 1.96 * e * abs(u) for e, u in zip(row, unit, strict=True)]
+    told = f"{scores.method} on {scores.data}" if scores.data else scores.method
+    subject.sites |= {site: len(row) for site, row in values.items()}
+    subject.rankings.append(Ranking(told, scores.method, values, errors, pruning_order(scores, normalize=view)))
+
+
+def _ablated(subject: Subject, record: Record) -> None:
+    result = record.result
+    rows = {HeadId.parse(head): row for head, row in result["heads"].items()}
+    sizes = _sizes(rows)
+    alone = bool(result.get("all_but_one"))
+    metric, split = str(result["base"]["metric"]), result.get("split", "")
+    name = f"{metric} with only it in its layer, {split}" if alone else f"{metric} without it, {split}"
+    change, p = ({site: [None] * n for site, n in sizes.items()} for _ in range(2))
+    for head, row in rows.items():
+        change[head.site][head.index], p[head.site][head.index] = row["change"], row["p_holm"]
+    subject.sites = {**sizes, **subject.sites}
+    subject.effects.append(Effect(name, metric, change, p))
+    if not alone:
+        larger = metric_called(metric).larger_is_better
+        worth = {site: tuple(None if x is None else -x if larger else x for x in row) for site, row in change.items()}
+        scores = HeadScores(
+            method="metric-ablation", sums=worth, squares=worth, counts=dict.fromkeys(worth, 1.0), data=str(split)
+        )
+        blank: Cells = {site: [None] * n for site, n in sizes.items()}
+        order = pruning_order(scores, normalize=scores.view)
+        values = {site: list(row) for site, row in worth.items()}
+        subject.rankings.append(Ranking(f"metric-ablation on {split}", scores.method, values, blank, order))
+
+
+def _looked_into(subject: Subject, record: Record) -> None:
+    rows = {HeadId.parse(head): row["functions"] for head, row in record.result["heads"].items()}
+    sizes = _sizes(rows)
+    cells: Cells = {site: [None] * count for site, count in sizes.items()}
+    for head, names in rows.items():
+        cells[head.site][head.index] = sorted(names)
+    subject.sites = {**sizes, **subject.sites}
+    subject.functions = cells
+
+
+def _followed(subject: Subject, record: Record) -> None:
+    for order, runs in record.result["curves"].items():
+        for run in runs[:1]:
+            points = tuple((float(point["share"]), float(point["score"])) for point in run["points"])
+            subject.curves.append(Measured(order, str(run["metric"]), points))
+
+
+def _gated(subject: Subject, record: Record) -> None:
+    for result in record.result["results"]:
+        sizes = {site: len(row) for site, row in (result["trajectory"] or [{}])[-1].get("prob_open", {}).items()}
+        subject.sites = {**result.get("original", sizes), **subject.sites}
+        subject.kept[f"{result['gate']} gates, {result['setting']}, seed {record.trial.seed}"] = result["kept"]
+
+
+def _pruned(subject: Subject, record: Record) -> None:
+    result = record.result
+    subject.sites = {**result["original"], **subject.sites}
+    subject.kept[record.trial.label] = result["kept"]
+
+
+_READERS = {
+    "score": _scored, "ablate": _ablated, "functions": _looked_into, "curve": _followed, "gates": _gated,
+    "prune": _pruned,
+}  # fmt: skip
+
+
+def _sizes(heads: Iterable[HeadId]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for head in heads:
+        sizes[head.site] = max(sizes.get(head.site, 0), head.index + 1)
+    return sizes
+
+
+def left_by_site(subject: Subject, order: Sequence[HeadId], share: float) -> dict[str, int]:
+    """Heads left at each site when a share has gone in an order."""
+    gone = order[: int(share * len(order) + 1e-9)]
+    return {site: count - sum(head.site == site for head in gone) for site, count in subject.sorted_sites()}
