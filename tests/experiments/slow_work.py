@@ -6,7 +6,29 @@ import os
 import time
 from pathlib import Path
 
-from headprune.experiments.work import works
+from headprune.experiments.work import alone, works
+
+alone.add("timed")
+
+
+@works.add("timed")
+def timed(context):
+    """Says where and when it ran."""
+    return _where(float(context.params["options"]["seconds"]))
+
+
+@works.add("where")
+def where(context):
+    """The same, and need not be alone."""
+    return _where(float(context.params["options"]["seconds"]))
+
+
+def _where(seconds):
+    import ray
+
+    begun = time.time()
+    time.sleep(seconds)
+    return {"node": ray.get_runtime_context().get_node_id(), "begun": begun, "ended": time.time()}
 
 
 @works.add("slow")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,11 @@ def test_folders_and_files_survive_the_journey(tmp_path):
     (tmp_path / "from" / "sub" / "x.txt").write_text("x")
     unpack(pack(tmp_path / "from"), tmp_path / "to")
     assert (tmp_path / "to" / "sub" / "x.txt").read_text() == "x"
+    (tmp_path / "from" / "sub" / "x.txt").rename(tmp_path / "from" / "y.txt")
+    unpack(pack(tmp_path / "from"), tmp_path / "to")  # replaces what was there, and leaves nothing half done
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["from", "to"]
+    assert (tmp_path / "to" / "y.txt").is_file()
+    assert not (tmp_path / "to" / "sub" / "x.txt").exists()
     import io
     import tarfile
 
@@ -71,6 +78,8 @@ def test_a_cluster_gives_what_one_process_gives_and_survives_the_death_of_a_node
     runner = RayRunner(modules=MODULES)
     summary = run_sweep([*first, last], Store(tmp_path / "there"), runner, inputs=given)
     assert (summary.done, summary.failed) == (4, ())
+    used = Path(tempfile.gettempdir()) / f"headprune-ray-{ray.get_runtime_context().get_job_id()}"
+    assert not any((used / node["NodeID"]).exists() for node in ray.nodes())  # they were tidied
     for trial in (*first, last):
         here, there = (Store(tmp_path / name).get(trial.key()).result for name in ("here", "there"))
         assert {k: v for k, v in here.items() if k != "process"} == {k: v for k, v in there.items() if k != "process"}
@@ -106,3 +115,21 @@ def test_failures_and_impossible_wishes_are_told(cluster, tmp_path):
     assert "ValueError: it was told to" in summary.failed[0].error
     with pytest.raises(hp.HeadpruneError, match="asks for 64 cores"):
         run_sweep(trials_of(tmp_path, 1), Store(tmp_path / "b"), RayRunner(modules=MODULES, num_cpus=64))
+
+
+def test_what_measures_time_has_a_node_to_itself(cluster, tmp_path):
+    """No other trial runs on its node meanwhile."""
+    import tests.experiments.slow_work  # noqa: F401
+
+    trials = [
+        Trial(work=work, params={"options": {"seconds": 0.3, "number": n}}, seed=copy)
+        for n in range(3)
+        for copy, work in enumerate(("timed", "where", "where"))
+    ]
+    store = Store(tmp_path)
+    assert run_sweep(trials, store, RayRunner(modules=MODULES)).done == 9
+    found = [(record.trial.work, record.result) for record in store]
+    for place, (work, result) in enumerate(found):
+        for other in (result for at, (_, result) in enumerate(found) if at != place):
+            together = result["begun"] < other["ended"] and other["begun"] < result["ended"]
+            assert work != "timed" or result["node"] != other["node"] or not together

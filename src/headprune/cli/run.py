@@ -44,6 +44,10 @@ def run(
         bool, typer.Option("--check", help="Build the paper's models at their true size and take two steps with each.")
     ] = False,
     csv: Annotated[Path | None, typer.Option(help="Write the results as a table, too.")] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Send the results to tensorboard (OUT/tensorboard), mlflow or wandb, too; repeatable."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Repeat a table or figure of a paper; an interrupted run goes on where it stopped."""
@@ -69,7 +73,7 @@ def run(
         _check(presets, json)
         return
     performer = _runner(runner, address, num_cpus, num_gpus)
-    ways: Any = {"retry": retry, "dry_run": dry_run, "csv": csv, "json": json}
+    ways: Any = {"retry": retry, "dry_run": dry_run, "csv": csv, "track": track or [], "json": json}
     ways["device"] = device or ("cuda" if num_gpus else "cpu")
     _run(presets, scale, given or [], out, _seeds(seeds), performer, **ways)
 
@@ -154,12 +158,13 @@ def _inputs(given: list[str]) -> dict[str, Path]:
 
 def _run(
     presets: list[Preset], scale: str, given: list[str], out: Path, seeds: list[int] | None, runner: Runner, *,
-    retry: bool, device: str, dry_run: bool, csv: Path | None, json: bool,
+    retry: bool, device: str, dry_run: bool, csv: Path | None, track: list[str], json: bool,
 ) -> None:  # fmt: skip
     from headprune.experiments.inputs import fingerprint
     from headprune.experiments.runs import note_runs, plan_run
     from headprune.experiments.store import Store
     from headprune.experiments.sweep import run_sweep
+    from headprune.experiments.trackers import export
 
     paths = _inputs(given)
     wanted = {name for preset in presets for name in preset.scale(scale).inputs}
@@ -188,6 +193,8 @@ def _run(
     _tell(result, summary, store, json)
     if csv is not None:
         store.frame().to_csv(csv, index=False)
+    for name in track:
+        export(store, name, out / name)
     if summary.failed:
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headprune.experiments.placeholders import resolved
-from headprune.experiments.work import Context, Result, works
+from headprune.experiments.work import Context, Result, alone, works
 
 OUT = "out"  # inside a trial's folder: what a command wrote
 
@@ -14,6 +14,9 @@ OUT = "out"  # inside a trial's folder: what a command wrote
 def places(context: Context) -> dict[str, Path]:
     """What placeholders stand for: folders of needed steps, and inputs."""
     return {**{name: need.folder / OUT for name, need in context.needs.items()}, **context.inputs}
+
+
+alone.add("speed")
 
 
 @works.add("speed")

@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import shutil
@@ -23,10 +24,10 @@ from headprune.experiments.performing import perform
 from headprune.experiments.store import Record
 from headprune.experiments.sweep import Sweep
 from headprune.experiments.trial import Trial
-from headprune.experiments.work import Needed
+from headprune.experiments.work import Needed, alone
 
 RETRIES = 5  # of a task whose worker or node died
-READY = ".headprune-ready"  # stands in a folder that was unpacked whole
+TIDY_SECONDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +50,14 @@ class RayRunner:
         try:
             yield from self._run(ray, sweep)
         finally:
+            _tidy(ray)
             if begun:
                 ray.shutdown()
 
     def _run(self, ray: Any, sweep: Sweep) -> Iterator[Record]:
         self._check_room(ray)
         packed = {known: ray.put(pack(path)) for known, path in sweep.inputs.items()}
-        task = ray.remote(_on_worker).options(
-            num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=RETRIES, retry_exceptions=False
-        )
+        task = ray.remote(_on_worker)
         running: dict[Any, Trial] = {}
         while True:
             for trial in sweep.ready():
@@ -100,7 +100,11 @@ class RayRunner:
         given = {known: packed[known] for known in trial.params.get("inputs", {}).values()}
         handed = {name: (key, dict(needs[name].result), [packed[key]]) for name, key in trial.needs.items()}
         wrapped = {known: [reference] for known, reference in given.items()}  # in lists: fetched only where needed
-        return task.remote(trial.to_dict(), handed, wrapped, list(self.modules), device)
+        cores = self.num_cpus
+        if trial.work in alone:  # all the cores of a node: Ray then runs nothing beside it there
+            cores = max(cores, *(node.get("CPU", 0) for node in _nodes(ray)))
+        ways = {"num_cpus": cores, "num_gpus": self.num_gpus, "max_retries": RETRIES, "retry_exceptions": False}
+        return task.options(**ways).remote(trial.to_dict(), handed, wrapped, list(self.modules), device)
 
     def _brought_home(self, ray: Any, reference: Any, trial: Trial, sweep: Sweep, packed: dict[str, Any]) -> Record:
         try:
@@ -135,15 +139,13 @@ def _placed(key: str, references: list[Any]) -> Path:
     import ray
     from filelock import FileLock
 
-    session = Path(tempfile.gettempdir()) / f"headprune-ray-{ray.get_runtime_context().get_job_id()}"
-    node = session / str(ray.get_runtime_context().get_node_id())
+    context = ray.get_runtime_context()
+    node = _node_folder(context.get_job_id(), context.get_node_id())
     node.mkdir(parents=True, exist_ok=True)
     place = node / key
     with FileLock(node / f"{key}.lock"):
-        if not (place / READY).is_file():
-            shutil.rmtree(place, ignore_errors=True)
+        if not place.is_dir():
             unpack(ray.get(references[0]), place)
-            (place / READY).touch()
     alone = place / _ALONE
     return next(iter(alone.iterdir())) if alone.is_dir() else place
 
@@ -164,10 +166,40 @@ def pack(path: Path) -> bytes:
 
 
 def unpack(content: bytes, folder: Path) -> None:
-    """Into a folder, and never beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Into a folder, whole or not at all, and never beside it. What was in the folder is replaced."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(partial, filter="data")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def _node_folder(job: str, node: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"headprune-ray-{job}" / node
+
+
+def _tidy(ray: Any) -> None:
+    """Every node forgets what was unpacked there for this job."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    with contextlib.suppress(ray.exceptions.RayError):  # a node that is gone has nothing to tidy
+        job = ray.get_runtime_context().get_job_id()
+        places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in ray.nodes() if node["Alive"]]
+        forget = ray.remote(_forget)
+        ways = {"num_cpus": 0, "max_retries": 0}
+        asked = [forget.options(**ways, scheduling_strategy=place).remote(job) for place in places]
+        ray.wait(asked, num_returns=len(asked), timeout=TIDY_SECONDS)
+
+
+def _forget(job: str) -> None:
+    import ray
+
+    node = _node_folder(job, ray.get_runtime_context().get_node_id())
+    shutil.rmtree(node, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another node of this machine may have its own beside it
+        node.parent.rmdir()
 
 
 def _nodes(ray: Any) -> list[Mapping[str, float]]:

@@ -36,6 +36,7 @@ class Context:
 Result = dict[str, Any]
 Work = Callable[[Context], Result]
 works: Registry[Work] = Registry("work")
+alone: set[str] = set()  # kinds of work that measure time: nothing else may run on the machine meanwhile
 
 
 @works.add("echo")
