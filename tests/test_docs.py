@@ -58,6 +58,7 @@ def test_few_seeds_are_no_claim():
         "docs/translation.md",
         "docs/language-models.md",
         "docs/experiments.md",
+        "docs/cluster.md",
     ],
 )
 def test_local_links_lead_somewhere(page):

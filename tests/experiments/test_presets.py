@@ -277,7 +277,7 @@ def test_presets_share_what_is_the_same(tmp_path):
         }
 
     assert len(keys("shim-table-1") & keys("shim-table-3")) == 2  # the model, and the gates
-    assert len(keys("budhraja-table-4") & keys("budhraja-figure-1")) == 30  # cuts and fine-tunings
+    assert len(keys("budhraja-table-4") & keys("budhraja-figure-1")) == 36  # cuts and fine-tunings
 
 
 def test_ctrl_c_in_a_command_stops_the_sweep(tmp_path, monkeypatch):

@@ -44,16 +44,16 @@ def test_a_page_has_the_numbers_of_the_store(runs):
     scores = hp.HeadScores.from_dict(raw).normalized("site")
     shown = dict(zip((site["id"] for site in first["sites"]), first["rankings"][0]["values"], strict=True))
     for site, row in scores.items():
-        assert shown[site] == pytest.approx(row, rel=1e-4)
+        assert shown[site] == pytest.approx(row, rel=1e-3)
     curve = records["curve, seed 1"]["curves"]["sensitivity"][0]["points"]
     drawn = first["rankings"][0]["curve"]
-    assert [pair[1] for pair in drawn] == pytest.approx([point["score"] for point in curve], rel=1e-4)
+    assert [pair[1] for pair in drawn] == pytest.approx([point["score"] for point in curve], rel=1e-3)
     ablated = records["ablation, seed 1"]["heads"]
     change = first["effects"][0]["change"]
     for head, row in ablated.items():
         place = HeadId.parse(head)
         site = [site["id"] for site in first["sites"]].index(place.site)
-        assert change[site][place.index] == pytest.approx(row["change"], rel=1e-4)
+        assert change[site][place.index] == pytest.approx(row["change"], rel=1e-3)
 
 
 def test_the_slider_follows_what_would_really_go(runs):

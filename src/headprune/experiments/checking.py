@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,20 +36,28 @@ class Checked:
 
 def check(preset: Preset) -> list[Checked]:
     """Build every model that the paper's scale trains from the start, and take two steps with each."""
-    found = []
-    for step in preset.scale("paper").steps:
-        made = _MODELS.get(step.command)
-        if made is None or "mask" in step.options:  # which heads a mask leaves, an earlier step decides
-            continue
-        for values in step.combinations():
-            options = {name: filled(value, values) for name, value in step.options.items()}
-            if (model := made(step, options)) is not None:
-                found.append(_checked(step, values, model))
+    found = [_checked(step, values, model) for step in preset.scale("paper").steps for values, model in _models(step)]
     if not found:
         raise PresetError(
             f"{preset.name} trains no model from the start at the paper's scale: there is nothing to build."
         )
     return found
+
+
+def models_of(preset: Preset, step: str) -> list[Any]:
+    """New models of one step, at the paper's scale."""
+    return [model for one in preset.scale("paper").steps if one.name == step for _, model in _models(one)]
+
+
+def _models(step: Step) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """What a step trains from the start, for each combination of its values."""
+    made = _MODELS.get(step.command)
+    if made is None or "mask" in step.options:  # which heads a mask leaves, an earlier step decides
+        return
+    for values in step.combinations():
+        options = {name: filled(value, values) for name, value in step.options.items()}
+        if (model := made(step, options)) is not None:
+            yield values, model
 
 
 def _checked(step: Step, values: Mapping[str, Any], model: Any) -> Checked:

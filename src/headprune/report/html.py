@@ -17,6 +17,9 @@ from headprune.report.subjects import Cells, Subject, component_of
 from headprune.tasks.metrics import metric_called
 
 
+MOST_MODELS = 300  # on the map: more would make a page that is slow to open
+
+
 def html_page(report: Report) -> str:
     """Everything is inside: style, script, plotly and the numbers. Text from files is escaped, never markup."""
     try:
@@ -29,13 +32,15 @@ def html_page(report: Report) -> str:
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals["tables"] = tables
     figures = [_figure(chart) for chart in report.charts]
+    mapped = report.subjects[:MOST_MODELS]
     return environment.get_template("page.html.j2").render(
         report=report,
         style=Markup(_file("page.css")),
         script=Markup(_file("page.js")),
         plotly=Markup(get_plotlyjs()) if figures else "",
         figures=Markup(_inside(figures)),
-        subjects=Markup(_inside([_subject(subject) for subject in report.subjects])),
+        mapped=mapped,
+        subjects=Markup(_inside([_subject(subject) for subject in mapped])),
     )
 
 
@@ -50,13 +55,13 @@ def _inside(value: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Numbers as a reader needs them: five digits. What is no number (nan, inf) is nothing."""
+    """Numbers as a reader sees them: four digits. What is no number (nan, inf) is nothing."""
     if isinstance(value, Mapping):
         return {name: _short(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_short(inner) for inner in value]
     if isinstance(value, float):
-        return float(f"{value:.5g}") if abs(value) < float("inf") else None
+        return float(f"{value:.4g}") if abs(value) < float("inf") else None
     return value
 
 
@@ -90,7 +95,9 @@ def _subject(subject: Subject) -> dict[str, Any]:
     index = {site: place for place, site in enumerate(sites)}
 
     def cells(values: Cells | None) -> list[list[Any]] | None:
-        return None if values is None else [list(values.get(site, [None] * subject.sites[site])) for site in sites]
+        if values is None or all(value is None for row in values.values() for value in row):
+            return None
+        return [list(values.get(site, [None] * subject.sites[site])) for site in sites]
 
     rankings = []
     for ranking in subject.rankings:

@@ -119,7 +119,7 @@
   function describe() {
     const [site, head] = chosen, rows = [["head", `${subject.sites[site].id}:${head}`]];
     subject.rankings.forEach((r) => {
-      const error = r.errors[site][head];
+      const error = r.errors ? r.errors[site][head] : null;
       rows.push([r.name, short(r.values[site][head]) + (error === null || error === undefined ? "" : ` ± ${short(error)}`)]);
     });
     subject.effects.forEach((e) => {
