@@ -18,19 +18,7 @@ TRAIN=(--updates "$PRUNE" --lr "$LR" --lr-warmup 0.05 --schedule cosine --floor 
 GATES=(--gate binary-concrete --gate-lr "$GATE_LR")
 M="$OUT/base"
 
-NOW="" BEGUN=0
-note() { # how long a step took, finished or stopped
-    if [ -n "$NOW" ]; then echo "{\"step\": \"$NOW\", \"seconds\": $((SECONDS - BEGUN))}" >>"$OUT/seconds.jsonl"; fi
-    NOW=""
-}
-trap note EXIT
-
-step() { # what it leaves behind, then the command
-    if [ -f "$OUT/$1" ]; then return; fi
-    NOW=$1 BEGUN=$SECONDS
-    "${@:2}"
-    note
-}
+source "$(dirname "$0")/steps.sh"  # step, which does nothing twice and notes the time
 
 pruned() { # a name, lambda, and what is done otherwise
     step "$1/gates.json" headprune gates "$M" "${TASK[@]}" "${TRAIN[@]}" "${GATES[@]}" --lambda "$2" "${@:3}" --out "$OUT/$1"

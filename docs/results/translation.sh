@@ -21,19 +21,7 @@ TASK=(--task translation --data-dir "$DATA" --languages "$LANGUAGES" --batch-siz
 TRAIN=(--lr "$LR" --lr-warmup 0.05 --batch-tokens "$BATCH_TOKENS" --label-smoothing 0.1 --weight-decay 1e-4 "$PRECISION" --test "$TEST")
 M="$OUT/model"
 
-NOW="" BEGUN=0
-note() { # how long a step took, finished or stopped
-    if [ -n "$NOW" ]; then echo "{\"step\": \"$NOW\", \"seconds\": $((SECONDS - BEGUN))}" >>"$OUT/seconds.jsonl"; fi
-    NOW=""
-}
-trap note EXIT
-
-step() { # what it leaves behind, then the command
-    if [ -f "$OUT/$1" ]; then return; fi
-    NOW=$1 BEGUN=$SECONDS
-    "${@:2}"
-    note
-}
+source "$(dirname "$0")/steps.sh"  # step, which does nothing twice and notes the time
 
 # Which heads matter, one at a time and alone (Michel et al., Figures 1a and 2a, Tables 1, 2 and 5).
 heads() {

@@ -27,8 +27,9 @@ from headprune.scoring.job import Job, model_inputs
 from headprune.scoring.losses import ExampleLoss
 from headprune.sites import find_heads
 from headprune.tasks import Source, find_task
-from headprune.tasks.finetune import VALIDATION, finetune
+from headprune.tasks.finetune import finetune
 from headprune.tasks.recipe import Recipe
+from headprune.tasks.trainers import VALIDATION
 from headprune.tasks.translation.pairs import Languages
 from headprune.tasks.translation.presets import PRESETS, Shape, new_translator
 from headprune.tasks.translation.searching import Search

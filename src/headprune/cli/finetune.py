@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, model_class
 from headprune.cli.taskdata import TaskOptions, described, heads_left, padded_as, takes_task
-from headprune.cli.training import Tests, TrainingOptions
+from headprune.cli.training import Tests, TrainingOptions, cut_to
 from headprune.cli.widening import takes
 from headprune.errors import CheckpointError
 
@@ -38,10 +37,7 @@ def finetune(
 ) -> None:
     """Train a model through transformers' Trainer; an interrupted run goes on where it stopped."""
     check_writable(out)
-    from headprune.heads import HeadMask
     from headprune.heads.files import write_text
-    from headprune.sites import find_heads
-    from headprune.surgery.prune import prune_
     from headprune.tasks import evaluate
     from headprune.tasks.finetune import finetune as train
     from headprune.tasks.processes import is_main_process
@@ -54,8 +50,7 @@ def finetune(
     recipe = training.recipe(Recipe(seed=seed, batch_size=data.batch_size, max_length=data.max_length))
     learner = padded_as(new_model(model, task, device, seed, from_scratch=from_scratch), opened.processor)
     if mask is not None:
-        heads = find_heads(learner)
-        prune_(learner, HeadMask.from_json(read_text(mask, "mask"), heads), about={"by": f"mask {mask.name}"})
+        cut_to(learner, mask)
     guide = _teacher(teacher, learner, opened.processor, device) if teacher is not None else None
     ways: Any = {"teacher": guide, "keep_checkpoints": keep_checkpoints, "quiet": json}
     trained = train(learner, opened.processor, task, examples, out / "checkpoints", recipe, **ways)

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from headprune.cli.options import Device, Json, Seed, check_writable
-from headprune.cli.taskdata import TaskOptions, described, heads_left, takes_task
-from headprune.cli.training import Tests, TrainingOptions
+from headprune.cli.taskdata import TaskOptions, takes_task
+from headprune.cli.trained import finished, scores_told
+from headprune.cli.training import Tests, TrainingOptions, cut_to
 from headprune.cli.widening import takes
 from headprune.errors import DataError
 
@@ -58,12 +59,9 @@ def train_lm(
     the preset has them.
     """
     check_writable(out)
-    from headprune.cli.train_mt import cut_to
-    from headprune.heads.files import write_text
     from headprune.registry import hint
-    from headprune.resuming import noted_steps
     from headprune.tasks import evaluate
-    from headprune.tasks.finetune import VALIDATION, finetune
+    from headprune.tasks.finetune import finetune
     from headprune.tasks.processes import is_main_process, main_process_first
     from headprune.tasks.text import StreamTask
     from headprune.tasks.text.corpus import read_part
@@ -106,29 +104,15 @@ def train_lm(
     )  # fmt: skip
     if not is_main_process():
         return
-    noted = noted_steps(out / "checkpoints" / VALIDATION)
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    result: dict[str, Any] = {
-        **task.settings(), "by": by, "symbols": len(tokenizer), "preset": preset, "shape": shape.to_dict(),
-        "recipe": recipe.to_dict(), "seed": seed, "model_class": type(model).__name__,
-        "parameters": sum(p.numel() for p in model.parameters()), "train_tokens": len(examples.segments.tokens),
-        "steps": noted[-1]["step"] if noted else recipe.steps(examples),
-        "seconds": noted[-1]["seconds"] if noted else 0.0, "validation": noted,
-        **heads_left(model),
+    facts = {
+        "by": by, "symbols": len(tokenizer), "preset": preset, "shape": shape.to_dict(), "recipe": recipe.to_dict(),
+        "seed": seed, "train_tokens": len(examples.segments.tokens), "steps": recipe.steps(examples),
     }  # fmt: skip
-    result |= {
-        name: described(evaluate(model, list(part.batches(recipe.batch_size)), task)) for name, part in parts.items()
-    }
-    write_text(out / "train-lm.json", json_module.dumps(result, indent=1))
+    result = finished("train-lm", out, model, tokenizer, task, parts, recipe.batch_size, facts)
     if json:
         typer.echo(json_module.dumps(result, indent=1))
         return
-    scores = "; ".join(
-        f"{name} {result['metric']} {result[name]['score']:.3f} ({result[name]['interval'][0]:.3f} to "
-        f"{result[name]['interval'][1]:.3f})"
-        for name in parts
-    )
     typer.echo(
-        f"{scores}; {result['steps']} steps on {result['train_tokens']} tokens in {result['seconds']:.0f} s; {out}"
+        f"{scores_told(result, parts, 3)}; {result['steps']} steps on {result['train_tokens']} tokens in "
+        f"{result['seconds']:.0f} s; {out}"
     )

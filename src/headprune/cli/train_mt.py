@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Seed, check_writable
-from headprune.cli.taskdata import TaskOptions, described, heads_left, takes_task
-from headprune.cli.training import Tests, TrainingOptions
+from headprune.cli.taskdata import TaskOptions, takes_task
+from headprune.cli.trained import finished, scores_told
+from headprune.cli.training import Tests, TrainingOptions, cut_to
 from headprune.cli.widening import takes
 from headprune.errors import DataError
 
@@ -55,11 +55,8 @@ def train_mt(
 ) -> None:
     """Train a Transformer on pairs of sentences; an interrupted run goes on where it stopped."""
     check_writable(out)
-    from headprune.heads.files import write_text
     from headprune.registry import hint
-    from headprune.resuming import noted_steps
-    from headprune.tasks import evaluate
-    from headprune.tasks.finetune import VALIDATION, finetune
+    from headprune.tasks.finetune import finetune
     from headprune.tasks.processes import is_main_process, main_process_first
     from headprune.tasks.translation import TranslationTask
     from headprune.tasks.translation.presets import PRESETS, new_translator
@@ -90,29 +87,17 @@ def train_mt(
     )  # fmt: skip
     if not is_main_process():
         return
-    epochs = noted_steps(out / "checkpoints" / VALIDATION)
-    seconds = epochs[-1]["seconds"] if epochs else 0.0
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    result: dict[str, Any] = {
-        **task.settings(), "preset": preset, "shape": shape.to_dict(), "recipe": recipe.to_dict(), "seed": seed,
-        "model_class": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters()),
-        "train_examples": len(examples), "left_out": examples.left_out, "seconds": seconds,
-        "validation": epochs, **heads_left(model),
+    facts = {
+        "preset": preset, "shape": shape.to_dict(), "recipe": recipe.to_dict(), "seed": seed,
+        "train_examples": len(examples), "left_out": examples.left_out, "steps": recipe.steps(examples),
     }  # fmt: skip
-    result |= {name: described(evaluate(model, list(p.batches(data.batch_size)), task)) for name, p in parts.items()}
-    write_text(out / "train-mt.json", json_module.dumps(result, indent=1))
+    result = finished("train-mt", out, model, tokenizer, task, parts, data.batch_size, facts)
     if json:
         typer.echo(json_module.dumps(result, indent=1))
         return
-    scores = "; ".join(
-        f"{name} {result['metric']} {result[name]['score']:.2f} ({result[name]['interval'][0]:.2f} to "
-        f"{result[name]['interval'][1]:.2f})"
-        for name in parts
-    )
     typer.echo(
-        f"{scores}; trained on {len(examples)} pairs ({examples.left_out} left out: too long or of too unequal length) "
-        f"in {result['seconds']:.0f} s; {out}"
+        f"{scores_told(result, parts, 2)}; trained on {len(examples)} pairs ({examples.left_out} left out: too long or "
+        f"of too unequal length) in {result['seconds']:.0f} s; {out}"
     )
 
 
@@ -125,15 +110,6 @@ def _tokenizer(task: TranslationTask, source: Source, folder: Path, shape: Shape
         raise DataError("Which languages? Say source and target with --languages, as en-de.")
     pairs = read_pairs(source, "train", task.languages)
     return subwords_of(folder, [*pairs.sources, *pairs.targets], shape.vocabulary, kind)  # type: ignore[arg-type]
-
-
-def cut_to(model: Any, mask: Path) -> None:
-    """Only the heads of a mask file, before training."""
-    from headprune.heads import HeadMask
-    from headprune.sites import find_heads
-    from headprune.surgery.prune import prune_
-
-    prune_(model, HeadMask.from_json(read_text(mask, "mask"), find_heads(model)), about={"by": f"mask {mask.name}"})
 
 
 def _validation(task: TranslationTask, dev: Any, count: int, batch_size: int) -> Any:

@@ -1,12 +1,14 @@
-"""What the commands that train share: the options of a recipe. What is not given stays as the recipe has it."""
+"""What the commands that train share: options of a recipe (what is not given stays as it is), a mask before training."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headprune.cli.choosing import read_text
 from headprune.errors import DataError
 
 if TYPE_CHECKING:
@@ -53,3 +55,12 @@ class TrainingOptions:
         if given.get("batch_tokens", 1) < 1:
             raise DataError(f"--batch-tokens is {given['batch_tokens']}; expected a number of tokens.")
         return replace(start, **given)
+
+
+def cut_to(model: Any, mask: Path) -> None:
+    """Only the heads of a mask file, before training."""
+    from headprune.heads import HeadMask
+    from headprune.sites import find_heads
+    from headprune.surgery.prune import prune_
+
+    prune_(model, HeadMask.from_json(read_text(mask, "mask"), find_heads(model)), about={"by": f"mask {mask.name}"})

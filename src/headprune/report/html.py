@@ -16,7 +16,6 @@ from headprune.report.lines import Chart
 from headprune.report.subjects import Cells, Subject, component_of
 from headprune.tasks.metrics import metric_called
 
-
 MOST_MODELS = 300  # on the map: more would make a page that is slow to open
 
 

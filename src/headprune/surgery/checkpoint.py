@@ -27,8 +27,9 @@ from headprune.heads import Site
 from headprune.hooks import register_attention_function
 from headprune.masking import is_masked
 from headprune.sites import record
+from headprune.surgery.applying import apply_
 from headprune.surgery.card import model_card
-from headprune.surgery.edits import Edits, apply_
+from headprune.surgery.edits import Edits
 
 _MARK = "_headprune_installed"
 

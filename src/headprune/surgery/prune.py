@@ -20,7 +20,8 @@ from headprune.sites import record
 from headprune.sites.examine import Anatomy, eval_mode, run
 from headprune.sites.find import look, remember, unwrapped
 from headprune.surgery import dissect
-from headprune.surgery.edits import Edits, Journal, apply_
+from headprune.surgery.applying import Journal, apply_
+from headprune.surgery.edits import Edits
 from headprune.surgery.units import Cut, Gqa, cut_site
 
 

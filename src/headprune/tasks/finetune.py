@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,28 +13,34 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from headprune.errors import DataError, MissingExtraError
 from headprune.gates.objective import Objective
 from headprune.heads.files import write_text
-from headprune.resuming import note_step, noted_steps, work_key
-from headprune.scoring.job import model_inputs
-from headprune.scoring.losses import IGNORED
+from headprune.resuming import work_key
 from headprune.tasks.optimizers import optimizer_of
 from headprune.tasks.processes import process_count
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples, Task
+from headprune.tasks.trainers import (
+    Counted,
+    Validate,
+    validating,
+    with_gates,
+    with_memory,
+    with_rate,
+    with_teacher,
+    with_token_batches,
+)
 
 CHECKPOINTS = 20  # of a run over running text, which may be one epoch or less
-VALIDATION = "validation.jsonl"  # beside the checkpoints: what `validate` found after each epoch
 _SCHEDULES = {
     "linear": "linear",
     "inverse-sqrt": "inverse_sqrt",
     "cosine": "cosine",
     "constant": "constant_with_warmup",
 }
-Validate = Callable[[nn.Module], Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +98,17 @@ def finetune(
         )
     with _left_as_it_was(model):
         transformers = _transformers_with_trainer()
-        trainer_class: Any = _with_rate(transformers.Trainer)
+        trainer_class: Any = with_rate(transformers.Trainer)
         if recipe.batch_tokens is not None:
-            trainer_class = _with_token_batches(trainer_class, examples, recipe)
+            trainer_class = with_token_batches(trainer_class, examples, recipe)
         if task.carries:
-            trainer_class = _with_memory(trainer_class, examples, recipe)
+            trainer_class = with_memory(trainer_class, examples, recipe)
         if teacher is not None:
-            trainer_class = _with_teacher(trainer_class, teacher, recipe)
+            trainer_class = with_teacher(trainer_class, teacher, recipe)
         own_loss = task.training_loss(recipe.label_smoothing) if teacher is None else None
         more: dict[str, Any] = {}
         if gating is not None:
-            trainer_class, more = _with_gates(trainer_class), {**vars(gating)}
+            trainer_class, more = with_gates(trainer_class), {**vars(gating)}
         trainer = trainer_class(
             **more,
             model=model,
@@ -118,7 +123,7 @@ def finetune(
                 save_steps=math.ceil(recipe.steps(examples) / CHECKPOINTS) if task.carries else None,
             ),
             train_dataset=_Rows(examples),
-            data_collator=_Counted(examples),
+            data_collator=Counted(examples),
             processing_class=processor,
             compute_loss_func=own_loss,
             optimizer_cls_and_kwargs=optimizer_of(recipe),
@@ -130,7 +135,7 @@ def finetune(
         if quiet:
             trainer.remove_callback(transformers.PrinterCallback)  # it prints losses where a program reads JSON
         if validate is not None:
-            trainer.add_callback(_validating(transformers, trainer, validate))
+            trainer.add_callback(validating(transformers, trainer, validate))
         if trainer.is_world_process_zero():
             _claim(folder, _run_key(model, teacher, task, examples, recipe, gating))
         with _attention_for(model, recipe):
@@ -197,83 +202,6 @@ def _arguments(
         remove_unused_columns=False,  # the collator does it
         accelerator_config={"even_batches": False} if by_tokens else None,  # token batches are even by themselves
     )
-
-
-class _Counted:
-    """Collates, and counts the target tokens that go by."""
-
-    def __init__(self, examples: Examples) -> None:
-        self.examples, self.tokens = examples, 0
-
-    def __call__(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
-        batch = model_inputs(self.examples.collate(rows))
-        labels = batch.get("labels")
-        if isinstance(labels, torch.Tensor) and labels.dim() == 2 and not labels.is_floating_point():
-            self.tokens += int((labels != IGNORED).sum())
-        return batch
-
-
-def _with_rate(trainer: Any) -> Any:
-    """A Trainer whose logs tell target tokens a second, where examples have them."""
-
-    class RatedTrainer(trainer):  # type: ignore[misc]
-        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-            tokens, now = self.data_collator.tokens, time.perf_counter()
-            before = getattr(self, "_counted", None)
-            if "loss" in logs and tokens:
-                if before is not None:
-                    logs = {**logs, "tokens_per_second": round((tokens - before[0]) / (now - before[1]), 1)}
-                self._counted = (tokens, now)
-            super().log(logs, *args, **kwargs)
-
-    return RatedTrainer
-
-
-def _with_token_batches(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
-    class TokenTrainer(trainer):  # type: ignore[misc]
-        def get_train_dataloader(self) -> Any:
-            sampler = recipe.token_batches(examples, processes=self.args.world_size)
-            loader: Any = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
-            return self.accelerator.prepare(loader)
-
-    return TokenTrainer
-
-
-def _with_memory(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
-    from headprune.tasks.text.streams import StreamExamples
-    from headprune.tasks.text.trainer import with_streams
-
-    if not isinstance(examples, StreamExamples):
-        raise DataError("Training over a memory needs running text, not separate examples.")
-    return with_streams(trainer, examples, recipe)
-
-
-def _validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
-    class Validating(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            before = [
-                note for note in noted_steps(Path(args.output_dir) / VALIDATION) if note["step"] <= state.global_step
-            ]
-            self.begun = time.perf_counter() - (before[-1]["seconds"] if before else 0.0)
-
-        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if args.save_strategy == "epoch":
-                self.look(args, state)
-
-        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if args.save_strategy != "epoch":
-                self.look(args, state)
-
-        def look(self, args: Any, state: Any) -> None:
-            if not trainer.is_world_process_zero():
-                return
-            found = dict(validate(trainer.model))
-            seconds = time.perf_counter() - self.begun  # of the whole run, however often it was resumed
-            entry = {"step": state.global_step, "epoch": state.epoch, "seconds": round(seconds, 1), **found}
-            note_step(Path(args.output_dir) / VALIDATION, entry)
-            trainer.log({f"validation_{name}": value for name, value in found.items()})
-
-    return Validating()
 
 
 @contextmanager
@@ -344,52 +272,3 @@ def _transformers_with_trainer() -> Any:
     except ImportError as error:
         raise MissingExtraError("Fine-tuning needs accelerate: pip install 'headprune[tasks]'.") from error
     return transformers
-
-
-def _with_gates(trainer: Any) -> Any:
-    from headprune.gates.training import GateMixin
-
-    return type("GateTrainer", (GateMixin, trainer), {})
-
-
-def _with_teacher(trainer: Any, teacher: nn.Module, recipe: Recipe) -> Any:
-    """A Trainer whose loss also asks the model to answer as the teacher does."""
-
-    class DistillingTrainer(trainer):  # type: ignore[misc]
-        loss_is_scaled_for_ga = False  # a mean over the batch, whatever the model's own loss is
-
-        def compute_loss(
-            self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, **kwargs: Any
-        ) -> Any:
-            outputs = model(**inputs)
-            with torch.no_grad():
-                wanted = teacher(**inputs)
-            loss = _blend(outputs, wanted, inputs, recipe)
-            return (loss, outputs) if return_outputs else loss
-
-    teacher.eval().requires_grad_(False)
-    return DistillingTrainer
-
-
-def _blend(outputs: Any, wanted: Any, inputs: Mapping[str, Any], recipe: Recipe) -> torch.Tensor:
-    """The model's own loss, and how far its answers are from the teacher's."""
-    gaps = [
-        _divergence(outputs[name], wanted[name], inputs.get("labels"), recipe.teacher_temperature)
-        for name in ("logits", "start_logits", "end_logits")
-        if name in outputs
-    ]
-    own: torch.Tensor = outputs["loss"]
-    return (1 - recipe.teacher_weight) * own + recipe.teacher_weight * torch.stack(gaps).mean()
-
-
-def _divergence(
-    mine: torch.Tensor, theirs: torch.Tensor, labels: torch.Tensor | None, temperature: float
-) -> torch.Tensor:
-    """At the positions that have a label; squared error for a number, Kullback-Leibler for classes."""
-    if mine.shape[-1] == 1:
-        return nn.functional.mse_loss(mine, theirs)
-    if labels is not None and labels.shape == mine.shape[:-1]:
-        asked = labels != IGNORED
-        mine, theirs = mine[asked], theirs[asked]  # (positions, classes)
-    ours, wanted = ((logits / temperature).log_softmax(-1) for logits in (mine, theirs))
-    return nn.functional.kl_div(ours, wanted, reduction="batchmean", log_target=True) * temperature**2

@@ -1,0 +1,150 @@
+"""What is added to `transformers.Trainer`: a token rate, batches by tokens, memory, gates, a teacher, validation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from headprune.errors import DataError
+from headprune.resuming import note_step, noted_steps
+from headprune.scoring.job import model_inputs
+from headprune.scoring.losses import IGNORED
+from headprune.tasks.recipe import Recipe
+from headprune.tasks.task import Examples
+
+VALIDATION = "validation.jsonl"  # beside the checkpoints: what `validate` found after each epoch
+
+
+Validate = Callable[[nn.Module], Mapping[str, float]]
+
+
+class Counted:
+    """Collates, and counts the target tokens that go by."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples, self.tokens = examples, 0
+
+    def __call__(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+        batch = model_inputs(self.examples.collate(rows))
+        labels = batch.get("labels")
+        if isinstance(labels, torch.Tensor) and labels.dim() == 2 and not labels.is_floating_point():
+            self.tokens += int((labels != IGNORED).sum())
+        return batch
+
+
+def with_rate(trainer: Any) -> Any:
+    """A Trainer whose logs tell target tokens a second, where examples have them."""
+
+    class RatedTrainer(trainer):  # type: ignore[misc]
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            tokens, now = self.data_collator.tokens, time.perf_counter()
+            before = getattr(self, "_counted", None)
+            if "loss" in logs and tokens:
+                if before is not None:
+                    logs = {**logs, "tokens_per_second": round((tokens - before[0]) / (now - before[1]), 1)}
+                self._counted = (tokens, now)
+            super().log(logs, *args, **kwargs)
+
+    return RatedTrainer
+
+
+def with_token_batches(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
+    class TokenTrainer(trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            sampler = recipe.token_batches(examples, processes=self.args.world_size)
+            loader: Any = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
+            return self.accelerator.prepare(loader)
+
+    return TokenTrainer
+
+
+def with_memory(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
+    from headprune.tasks.text.streams import StreamExamples
+    from headprune.tasks.text.trainer import with_streams
+
+    if not isinstance(examples, StreamExamples):
+        raise DataError("Training over a memory needs running text, not separate examples.")
+    return with_streams(trainer, examples, recipe)
+
+
+def validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
+    class Validating(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            before = [
+                note for note in noted_steps(Path(args.output_dir) / VALIDATION) if note["step"] <= state.global_step
+            ]
+            self.begun = time.perf_counter() - (before[-1]["seconds"] if before else 0.0)
+
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if args.save_strategy == "epoch":
+                self.look(args, state)
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if args.save_strategy != "epoch":
+                self.look(args, state)
+
+        def look(self, args: Any, state: Any) -> None:
+            if not trainer.is_world_process_zero():
+                return
+            found = dict(validate(trainer.model))
+            seconds = time.perf_counter() - self.begun  # of the whole run, however often it was resumed
+            entry = {"step": state.global_step, "epoch": state.epoch, "seconds": round(seconds, 1), **found}
+            note_step(Path(args.output_dir) / VALIDATION, entry)
+            trainer.log({f"validation_{name}": value for name, value in found.items()})
+
+    return Validating()
+
+
+def with_gates(trainer: Any) -> Any:
+    from headprune.gates.training import GateMixin
+
+    return type("GateTrainer", (GateMixin, trainer), {})
+
+
+def with_teacher(trainer: Any, teacher: nn.Module, recipe: Recipe) -> Any:
+    """A Trainer whose loss also asks the model to answer as the teacher does."""
+
+    class DistillingTrainer(trainer):  # type: ignore[misc]
+        loss_is_scaled_for_ga = False  # a mean over the batch, whatever the model's own loss is
+
+        def compute_loss(
+            self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, **kwargs: Any
+        ) -> Any:
+            outputs = model(**inputs)
+            with torch.no_grad():
+                wanted = teacher(**inputs)
+            loss = _blend(outputs, wanted, inputs, recipe)
+            return (loss, outputs) if return_outputs else loss
+
+    teacher.eval().requires_grad_(False)
+    return DistillingTrainer
+
+
+def _blend(outputs: Any, wanted: Any, inputs: Mapping[str, Any], recipe: Recipe) -> torch.Tensor:
+    """The model's own loss, and how far its answers are from the teacher's."""
+    gaps = [
+        _divergence(outputs[name], wanted[name], inputs.get("labels"), recipe.teacher_temperature)
+        for name in ("logits", "start_logits", "end_logits")
+        if name in outputs
+    ]
+    own: torch.Tensor = outputs["loss"]
+    return (1 - recipe.teacher_weight) * own + recipe.teacher_weight * torch.stack(gaps).mean()
+
+
+def _divergence(
+    mine: torch.Tensor, theirs: torch.Tensor, labels: torch.Tensor | None, temperature: float
+) -> torch.Tensor:
+    """At the positions that have a label; squared error for a number, Kullback-Leibler for classes."""
+    if mine.shape[-1] == 1:
+        return nn.functional.mse_loss(mine, theirs)
+    if labels is not None and labels.shape == mine.shape[:-1]:
+        asked = labels != IGNORED
+        mine, theirs = mine[asked], theirs[asked]  # (positions, classes)
+    ours, wanted = ((logits / temperature).log_softmax(-1) for logits in (mine, theirs))
+    return nn.functional.kl_div(ours, wanted, reduction="batchmean", log_target=True) * temperature**2
