@@ -1,4 +1,4 @@
-"""What the commands that train share: options of a recipe (what is not given stays as it is), a mask before training."""
+"""What the commands that train share: options of a recipe (those not given stay as they are), a mask before it."""
 
 from __future__ import annotations
 

@@ -11,6 +11,14 @@ from headprune.experiments.presets import Preset, Scale, Step
 from headprune.experiments.trial import Trial
 
 
+class UnclearNeedError(PresetError):
+    """A step needs another that is several trials, or none, for its seed and values."""
+
+    def __init__(self, step: str, message: str) -> None:
+        super().__init__(message)
+        self.step = step
+
+
 def trials_of(
     preset: Preset, scale_name: str, prints: Mapping[str, str], seeds: Sequence[int] | None = None
 ) -> list[Trial]:
@@ -25,17 +33,17 @@ def trials_of(
     for step in scale.steps:
         for seed in seeds or step.seeds or scale.seeds:
             for values in step.combinations():
-                trial = _trial(preset, step, seed, values, scale, prints, made)
+                trial = _trial(step, seed, values, scale, prints, made)
                 made[(step.name, seed, _combination(values))] = trial
                 trials.append(trial)
     return trials
 
 
 def _trial(
-    preset: Preset, step: Step, seed: int, values: Mapping[str, Any], scale: Scale, prints: Mapping[str, str],
+    step: Step, seed: int, values: Mapping[str, Any], scale: Scale, prints: Mapping[str, str],
     made: Mapping[tuple[str, int, str], Trial],
 ) -> Trial:  # fmt: skip
-    needs = {name: _needed(preset, name, seed, values, made) for name in step.needs}
+    needs = {name: _needed(step, name, seed, values, made) for name in step.needs}
     fixed = {**values, "seed": seed}
     options = {name: filled(value, fixed) for name, value in step.options.items()}
     arguments = [filled(value, fixed) for value in step.arguments]
@@ -50,13 +58,17 @@ def _trial(
 
 
 def _needed(
-    preset: Preset, name: str, seed: int, values: Mapping[str, Any], made: Mapping[tuple[str, int, str], Trial]
+    step: Step, name: str, seed: int, values: Mapping[str, Any], made: Mapping[tuple[str, int, str], Trial]
 ) -> str:
     """The trial of another step with the same seed (or its only one) and the same values where both have them."""
-    found = [(s, trial) for (step, s, _), trial in made.items() if step == name and _agrees(trial, values)]
+    found = [(s, trial) for (made_by, s, _), trial in made.items() if made_by == name and _agrees(trial, values)]
     same = [trial for s, trial in found if s == seed] or [trial for _, trial in found]
     if len(same) != 1:
-        raise PresetError(f"{preset.name}: '{name}' is {len(same)} trials for seed {seed}; expected one that is meant.")
+        raise UnclearNeedError(
+            step.name,
+            f"'{step.name}' needs '{name}', which is {len(same)} trials for seed {seed} and {dict(values)}; expected "
+            f"one: give '{step.name}' the same `each` or `rows`.",
+        )
     return same[0].key()
 
 

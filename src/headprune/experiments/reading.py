@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from headprune.errors import PresetError
+from headprune.experiments.expanding import UnclearNeedError, trials_of
 from headprune.experiments.placeholders import names_in
 from headprune.experiments.presets import RELATIONS, SCALES, Claim, Preset, Scale, Step, Value
 from headprune.registry import hint
@@ -25,7 +26,13 @@ def read_preset(text: str, file: str, shared: Mapping[str, Any]) -> Preset:
     scales = {name: reader.scale(content[name], name) for name in SCALES if name in content}
     if not scales:
         raise PresetError(f"{file}, line 1: no scale; expected a table [small] or [paper] with steps.")
-    return Preset(**{name: top[name] for name in ("name", "study", "line", "what")}, scales=scales, source=text)
+    preset = Preset(**{name: top[name] for name in ("name", "study", "line", "what")}, scales=scales, source=text)
+    for name, scale in scales.items():
+        try:
+            trials_of(preset, name, dict.fromkeys(scale.inputs, ""))
+        except UnclearNeedError as error:
+            raise PresetError(f"{reader.where('name', error.step)}: {error}") from error
+    return preset
 
 
 class _Reader:
