@@ -131,11 +131,11 @@ BAD = [
     ("[small]", "[smal]", r"unknown field 'smal'"),
     ('study = "me"\n', "", r"has no field 'study'"),
     ("[[small.steps]]", "[[small.steps", r"mine.toml: .*line"),
-    ('"{data}", seed', '"{data}", depth = "{depth}", seed', r"line 13: \{depth\} is no input"),
+    ('"{data}", seed', '"{data}", depth = "{depth}", seed', r"line 14: \{depth\} is no input"),
     (
         'options = { data-dir = "{data}", seed = "{seed}" }',
         'options = { data-dir = "{data}" }\neach = { depth = [1, 2] }',
-        r"line 17: 'second' needs 'first', which is 2 trials for seed 1 and \{'steps': 2\}; expected one",
+        r"line 18: 'second' needs 'first', which is 2 trials for seed 1 and \{'steps': 2\}; expected one",
     ),
     ("each = { steps", "rows = [1]\neach = { steps", r"line 20: 'rows' has 1; expected tables of values"),
     ('needs = ["first"]', 'needs = ["first"]\nseeds = ["x"]', r"line 20: 'seeds' has 'x'; expected whole numbers"),
