@@ -39,8 +39,10 @@ def results(chosen: random.Random) -> dict[str, dict[str, Any]]:
         for site, count in SITES.items()
         for head in range(count)
     }
-    points = [{"share": n / 10, "score": 0.9 - n * n / 250 + chosen.gauss(0, 0.01)} for n in range(11)]
-    curves = {order: [{"metric": "accuracy", "points": points}] for order in ("sensitivity", "ablation", "random")}
+    curves = {
+        order: [{"metric": "accuracy", "heads": LAYERS * HEADS, "points": [_point(n, chosen) for n in range(11)]}]
+        for order in ("sensitivity", "ablation", "random")
+    }
     kept = {site: sorted(chosen.sample(range(count), chosen.randint(0, count))) for site, count in SITES.items()}
     dev = {"metric": "accuracy", "score": chosen.random()}
     scores = {"method": "sensitivity", "data": "sst2 train", "sums": sums, "squares": squares}
@@ -50,6 +52,14 @@ def results(chosen: random.Random) -> dict[str, dict[str, Any]]:
         "curve": {"curves": curves, "split": "dev"},
         "finetune": {"task": "sst2", "kept": kept, "original": SITES, "dev": dev},
     }
+
+
+def _point(step: int, chosen: random.Random) -> dict[str, Any]:
+    gone = step * LAYERS * HEADS // 10
+    left = set(chosen.sample(range(LAYERS * HEADS), LAYERS * HEADS - gone))
+    kept = {site: [head for head in range(HEADS) if layer * HEADS + head in left] for layer, site in enumerate(SITES)}
+    score = 0.9 - step * step / 250 + chosen.gauss(0, 0.01)
+    return {"share": step / 10, "pruned": gone, "score": score, "kept": kept}
 
 
 def fill(store: Store) -> None:

@@ -76,7 +76,7 @@ def paired_t_test(first: ArrayLike, second: ArrayLike, *, level: float = 0.95) -
     a, b = _paired(first, second)
     gaps = b - a
     gap = float(gaps.mean())
-    if len(gaps) < 2 or np.ptp(gaps) == 0:  # no variation: either surely different or surely not
+    if len(gaps) < 2 or np.ptp(gaps) <= 1e-12 * np.abs(gaps).max():  # no variation: surely different or surely not
         certain = Interval(gap, gap, gap, level)
         return PairedResult(gap, 1.0 if gap == 0 or len(gaps) < 2 else 0.0, certain, "paired t-test")
     result = scipy_stats.ttest_rel(b, a)

@@ -130,6 +130,7 @@ BAD = [
     ('command = "score"\n', "", r"the step 'first' has no command"),
     ("[small]", "[smal]", r"unknown field 'smal'"),
     ('study = "me"\n', "", r"has no field 'study'"),
+    ('name = "mine"', 'name = "x; rm -r y"', r"line 2: name = 'x; rm -r y'; expected letters, digits"),
     ("[[small.steps]]", "[[small.steps", r"mine.toml: .*line"),
     ('"{data}", seed', '"{data}", depth = "{depth}", seed', r"line 14: \{depth\} is no input"),
     (

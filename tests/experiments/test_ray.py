@@ -78,8 +78,10 @@ def test_a_cluster_gives_what_one_process_gives_and_survives_the_death_of_a_node
     runner = RayRunner(modules=MODULES)
     summary = run_sweep([*first, last], Store(tmp_path / "there"), runner, inputs=given)
     assert (summary.done, summary.failed) == (4, ())
-    used = Path(tempfile.gettempdir()) / f"headprune-ray-{ray.get_runtime_context().get_job_id()}"
-    assert not any((used / node["NodeID"]).exists() for node in ray.nodes())  # they were tidied
+    nodes = [node["NodeID"] for node in ray.nodes()]
+    assert not [
+        path for path in Path(tempfile.gettempdir()).glob("headprune-ray-*") if path.name.endswith(tuple(nodes))
+    ]
     for trial in (*first, last):
         here, there = (Store(tmp_path / name).get(trial.key()).result for name in ("here", "there"))
         assert {k: v for k, v in here.items() if k != "process"} == {k: v for k, v in there.items() if k != "process"}

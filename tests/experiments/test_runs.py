@@ -82,6 +82,20 @@ def test_a_folder_knows_what_it_is_for(tmp_path):
         read_runs(store)
 
 
+def test_a_preset_that_cannot_be_read_any_more_is_left_out_and_not_lost(tmp_path):
+    """Its neighbours are as they were, and so is its note."""
+    store = Store(tmp_path)
+    ran(store, preset("a"), preset("b", "tell"))
+    notes = json.loads((tmp_path / "run.json").read_text())
+    notes["runs"][0]["source"] = notes["runs"][0]["source"].replace('work = "echo"', 'chain = "gone"')
+    (tmp_path / "run.json").write_text(json.dumps(notes))
+    assert [run.preset.name for run in read_runs(store)] == ["b"]
+    ran(store, preset("b", "tell"), seeds=[3])
+    kept = json.loads((tmp_path / "run.json").read_text())["runs"]
+    assert kept[0] == notes["runs"][0]
+    assert [run.asked for run in read_runs(store)] == [((), (3,))]
+
+
 def test_a_claim_needs_three_seeds(tmp_path):
     """Two are told as what was seen; three with an interval on the right side are a finding."""
     store = Store(tmp_path)
@@ -94,7 +108,7 @@ def test_a_claim_needs_three_seeds(tmp_path):
         assert claim.expected == "'four' above 'one' + 2"
 
 
-ONE = Seen("one", None, (1.0, 1.1, 0.9), (1, 2, 3))
+ONE = Seen("one", None, (1.0, 1.1, 0.9), (1, 2, 3), planned=3)
 
 
 @pytest.mark.parametrize(
@@ -121,16 +135,18 @@ is = "{relation}"
 against = "one"
 by = {by}
 """
-    four = Seen("four", None, found, (1, 2, 3))
+    four = Seen("four", None, found, (1, 2, 3), planned=3)
     assert judged(preset(extra=extra), "small", [ONE, four])[-1].verdict == verdict
 
 
 def test_seeds_are_paired_and_one_model_serves_all():
     """Gaps are within seeds; a value that is there once is compared with every seed's."""
-    four = Seen("four", None, (4.0, 5.0), (2, 3))
+    four = Seen("four", None, (4.0, 5.0), (2, 3), planned=3)
     assert judged(preset(), "small", [ONE, four])[0].gaps == pytest.approx((2.9, 4.1))
-    single = Seen("one", None, (1.0,), (1,))
+    single = Seen("one", None, (1.0,), (1,), planned=1)
     assert judged(preset(), "small", [single, four])[0].gaps == (3.0, 4.0)
+    half_done = Seen("one", None, (1.0,), (2,), planned=3)  # two seeds of it are still to come
+    assert judged(preset(), "small", [half_done, four])[0].gaps == (3.0,)
     assert judged(preset(), "small", [Seen("one", None, ()), four])[0].verdict == "not done"
 
 

@@ -17,6 +17,7 @@ import headprune as hp
 from headprune.experiments.store import Record, Store
 from headprune.experiments.sweep import Inline, Sweep, run_sweep
 from headprune.experiments.trial import Trial
+from headprune.experiments.values import number_at
 from headprune.experiments.work import works
 
 JSON = st.recursive(
@@ -208,7 +209,7 @@ run_sweep(trials, Store(folder), Inline())
 
 
 def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(tmp_path):
-    """SIGKILL at any moment, also while a result is written."""
+    """SIGKILL at any moment."""
     finished: set[str] = set()
     for attempt in range(6):
         process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
@@ -231,6 +232,63 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(tmp_path):
     calls = (tmp_path / "calls.txt").read_text().split()
     assert set(calls) == {str(number) for number in range(12)}
     assert len(calls) <= 12 + 5  # one under way a kill
+
+
+KILLED_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from headprune.experiments.store import Store
+from headprune.experiments.sweep import Inline, run_sweep
+from headprune.experiments.trial import Trial
+folder, when = Path(sys.argv[1]), sys.argv[2]
+if when == "before the rename":
+    Path.replace = lambda self, target: os.kill(os.getpid(), signal.SIGKILL)
+else:  # in the middle of the text
+    os.fsync = lambda handle: (os.ftruncate(handle, 10), os.kill(os.getpid(), signal.SIGKILL))
+run_sweep([Trial(work="echo", params={"number": 2})], Store(folder), Inline())
+"""
+
+
+@pytest.mark.parametrize("when", ["before the rename", "in the middle of the text"])
+def test_a_kill_while_a_result_is_written_loses_only_that_result(tmp_path, when):
+    """No half file under the final name; what was there is as it was."""
+    run_sweep(echoes(1), Store(tmp_path), Inline())
+    (before,) = list(Store(tmp_path))
+    done = subprocess.run([sys.executable, "-c", KILLED_WRITING, str(tmp_path), when], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list(Store(tmp_path)) == [before]
+    summary = run_sweep([*echoes(1), Trial(work="echo", params={"number": 2})], Store(tmp_path), Inline())
+    assert (summary.done, summary.known) == (1, 1)
+
+
+def test_what_is_no_number_is_told_in_words(tmp_path, monkeypatch):
+    """JSON has no infinity; a value that is one is no number, and says so."""
+    monkeypatch.setitem(works._items, "broken", lambda context: {"perplexity": float("inf"), "all": [float("nan"), 1]})
+    trial = Trial(work="broken")
+    run_sweep([trial], Store(tmp_path), Inline())
+    record = Store(tmp_path).get(trial.key())
+    assert record.result == {"perplexity": "inf", "all": ["nan", 1]}
+    assert number_at(record.result, "perplexity") == "'perplexity' is 'inf', not a number"
+
+
+def test_files_can_be_read_by_others(tmp_path):
+    """As any new file: results and pages are there to be shown."""
+    run_sweep(echoes(1), Store(tmp_path), Inline())
+    mode = next((tmp_path / "trials").iterdir()).stat().st_mode & 0o777
+    (tmp_path / "plain").touch()
+    assert mode == (tmp_path / "plain").stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("seconds", "x"), ("environment", []), ("result", None), ("error", 3), ("status", "odd")]
+)
+def test_an_edited_record_is_told_with_its_file(tmp_path, field, value):
+    """Whatever was changed in it."""
+    run_sweep(echoes(1), Store(tmp_path), Inline())
+    path = next((tmp_path / "trials").iterdir())
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    with pytest.raises(hp.HeadpruneError, match=path.name):
+        list(Store(tmp_path))
 
 
 def test_ctrl_c_comes_through_and_keeps_what_is_done(tmp_path, monkeypatch):

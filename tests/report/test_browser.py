@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 
 import pytest
@@ -65,7 +66,9 @@ def pruned(page):
 def test_it_opens_without_a_word_on_the_console(page):
     """No error, no warning; pictures are drawn; the scheme is the reader's."""
     assert page.get_log("browser") == []
-    assert len(page.find_elements("css selector", ".chart .main-svg")) >= 2
+    charts = page.find_elements("css selector", ".chart")
+    assert len(charts) == 2
+    assert all(chart.find_elements("css selector", ".main-svg .scatterlayer .trace") for chart in charts)
     background = page.execute_script("return getComputedStyle(document.body).backgroundColor")
     light = background == "rgb(255, 255, 255)"
     assert light is (page.scheme == "light")
@@ -166,15 +169,22 @@ def test_words_can_be_read_in_both_schemes(page):
         "const s = getComputedStyle(document.documentElement);"
         "return ['--ink', '--quiet', '--link', '--paper'].map((n) => s.getPropertyValue(n).trim())"
     )
-    *texts, paper = [_luminance(color) for color in colors]
-    for text in texts:
-        low, high = sorted((text, paper))
-        assert (high + 0.05) / (low + 0.05) >= 4.5
+    *texts, paper = colors
+    pairs = [(text, paper) for text in texts]
+    slide(page, 60)
+    for button in page.find_elements("css selector", "#map button"):
+        pairs.append(tuple(button.value_of_css_property(name) for name in ("color", "background-color")))
+    for text, ground in pairs:
+        low, high = sorted((_luminance(text), _luminance(ground)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, ground)
 
 
 def _luminance(color):
-    digits = color.removeprefix("#")
-    digits = "".join(d * 2 for d in digits) if len(digits) == 3 else digits
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    if color.startswith("rgb"):
+        parts = [float(number) / 255 for number in re.findall(r"[\d.]+", color)[:3]]
+    else:
+        digits = color.removeprefix("#")
+        digits = "".join(d * 2 for d in digits) if len(digits) == 3 else digits
+        parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

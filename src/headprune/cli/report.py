@@ -32,11 +32,17 @@ def report(
     for path in out:
         write_text(path, kinds[path.suffix](found))
     if json:
-        claims = [{"preset": told.run.preset.name, **claim.to_dict()} for told in found.told for claim in told.claims]
+        presets = [
+            {
+                "preset": told.run.preset.name, "scale": told.run.scale, "inputs": dict(told.run.inputs),
+                "values": [value.to_dict() for value in told.values],
+                "claims": [claim.to_dict() for claim in told.claims],
+            }
+            for told in found.told
+        ]  # fmt: skip
         result = {
             "title": found.title, "summary": found.summary(), "trials": len(found.records), "failed": len(found.failed),
-            "values": {told.run.preset.name: [value.to_dict() for value in told.values] for told in found.told},
-            "claims": claims, "pages": [str(path) for path in out],
+            "presets": presets, "pages": [str(path) for path in out],
         }  # fmt: skip
         typer.echo(json_module.dumps(result, indent=1))
         return

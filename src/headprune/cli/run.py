@@ -162,10 +162,14 @@ def _run(
 ) -> None:  # fmt: skip
     from headprune.experiments.inputs import fingerprint
     from headprune.experiments.runs import note_runs, plan_run
-    from headprune.experiments.store import Store
+    from headprune.experiments.store import Store, check_pandas
     from headprune.experiments.sweep import run_sweep
-    from headprune.experiments.trackers import export
+    from headprune.experiments.trackers import check_tracker, export
 
+    for name in track:  # better known now than after hours
+        check_tracker(name)
+    if csv is not None:
+        check_pandas()
     paths = _inputs(given)
     wanted = {name for preset in presets for name in preset.scale(scale).inputs}
     prints = {name: fingerprint(path) for name, path in paths.items() if name in wanted}
@@ -179,7 +183,10 @@ def _run(
     inputs = {prints[name]: path for name, path in paths.items() if name in prints}
     with store.locked():
         note_runs(store, [run for run, _ in planned])
-    with _display(len({trial.key() for trial in trials}), quiet=json) as told:
+    keys = {trial.key() for trial in trials}
+    known = [record for key in keys if (record := store.get(key)) is not None]
+    finished = sum(record.is_done or not retry for record in known)
+    with _display(len(keys), finished, quiet=json) as told:
         summary = run_sweep(trials, store, runner, inputs=inputs, retry=retry, device=device, told=told)
     result: dict[str, Any] = {
         "scale": scale, "done": summary.done, "known": summary.known,
@@ -194,7 +201,9 @@ def _run(
     if csv is not None:
         store.frame().to_csv(csv, index=False)
     for name in track:
-        export(store, name, out / name)
+        sent = export(store, name, out / name)
+        if not json:
+            typer.echo(f"{sent} trials sent to {name}")
     if summary.failed:
         raise typer.Exit(1)
 
@@ -214,17 +223,18 @@ def _tell(result: dict[str, Any], summary: Summary, store: Store, json: bool) ->
             typer.echo(f"  {value['name']}: {here}{paper}")
         for claim in result["claims"][name]:
             typer.echo(f"  {claim['text']}: {claim['told']}")
-    for label, error in result["failed"].items():
-        typer.echo(f"failed: {label}: {error.strip().splitlines()[-1]}", err=True)
+    for record in summary.failed:
+        typer.echo(f"failed: {record.trial.label}: {record.reason}", err=True)
     typer.echo(
         f"{summary.done} trials run, {summary.known} known already, {len(summary.failed)} failed, "
         f"{len(summary.blocked)} waiting for these; {store.folder}"
     )
 
 
-def _display(total: int, *, quiet: bool) -> Any:
-    """One bar for the whole sweep, with the time left."""
+def _display(total: int, finished: int, *, quiet: bool) -> Any:
+    """One bar for the whole sweep, with the time left. Its console keeps the stream it has now: trials redirect it."""
     import contextlib
+    import sys
 
     from rich.console import Console
     from rich.progress import (
@@ -240,11 +250,11 @@ def _display(total: int, *, quiet: bool) -> Any:
     def shown() -> Any:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                    TextColumn("left"), TimeRemainingColumn())  # fmt: skip
-        with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
-            task = bar.add_task("trials", total=total)
+        with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=quiet) as bar:
+            task = bar.add_task("trials", total=total, completed=finished)
 
             def told(record: Record) -> None:
-                bar.update(task, description=record.trial.label, advance=1)
+                bar.update(task, description=f"done: {record.trial.label}", advance=1, refresh=True)
 
             yield told
 

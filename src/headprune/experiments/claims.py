@@ -66,13 +66,13 @@ def _judged(claim: Claim, values: Mapping[str, Seen]) -> Judged:
 
 
 def _gaps(claim: Claim, values: Mapping[str, Seen]) -> tuple[float, ...]:
-    """By seed; what there is only once (a model that all samplings start from) counts for every seed."""
+    """By seed; what is planned only once (a model that all samplings start from) counts for every seed."""
     value = values[claim.value]
     if claim.against is None:
         assert claim.than is not None  # the reader saw to it
         return tuple(number - claim.than for number in value.found)
     other = values[claim.against]
-    if len(other.found) == 1:
+    if other.planned == 1 and other.found:
         return tuple(number - other.found[0] for number in value.found)
     theirs = dict(zip(other.seeds, other.found, strict=True))
     pairs = zip(value.seeds, value.found, strict=True)

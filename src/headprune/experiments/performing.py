@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from headprune.errors import HeadpruneError
 from headprune.experiments.store import Record, environment, now
@@ -25,14 +27,26 @@ def perform(
     try:
         given = {name: inputs[known] for name, known in trial.params.get("inputs", {}).items()}
         result = works[trial.work](Context(trial.params, trial.seed, folder, needs, given, device))
-        json.dumps(result)  # better known here than when it is stored
-        told: dict[str, object] = {"status": "done", "result": result}
+        told: dict[str, object] = {"status": "done", "result": _plain(result)}
     except HeadpruneError as error:
         told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
     except Exception:  # whatever a trial stumbles over is its result: the sweep goes on
         told = {"status": "failed", "error": traceback.format_exc(limit=-6)}
     seconds = round(time.perf_counter() - begun, 4)
     return Record(trial=trial, seconds=seconds, started=started, environment=environment(), **told)  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    """Values that any reader of JSON takes; an infinite perplexity is told in words. Others are an error, here rather
+    than when they are stored."""
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    json.dumps(value)
+    return value
 
 
 def fresh(folder: Path) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import secrets
 import shutil
 import tarfile
 import tempfile
@@ -28,6 +29,7 @@ from headprune.experiments.work import Needed, alone
 
 RETRIES = 5  # of a task whose worker or node died
 TIDY_SECONDS = 10
+PATIENCE = 30.0  # seconds without a result before it is looked whether what waits can still be run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,27 +52,34 @@ class RayRunner:
         try:
             yield from self._run(ray, sweep)
         finally:
-            _tidy(ray)
             if begun:
                 ray.shutdown()
 
     def _run(self, ray: Any, sweep: Sweep) -> Iterator[Record]:
         self._check_room(ray)
+        session = f"headprune-ray-{secrets.token_hex(8)}"
         packed = {known: ray.put(pack(path)) for known, path in sweep.inputs.items()}
-        task = ray.remote(_on_worker)
-        running: dict[Any, Trial] = {}
-        while True:
-            for trial in sweep.ready():
-                if len(running) >= self._room(ray):
-                    break
-                needs = sweep.give(trial)
-                running[self._start(ray, task, trial, needs, packed, sweep.device)] = trial
-            if not running:
-                return
-            done, _ = ray.wait(list(running), num_returns=1)
-            for reference in done:
-                trial = running.pop(reference)
-                yield self._brought_home(ray, reference, trial, sweep, packed)
+        running: dict[Any, _Running] = {}
+        try:
+            while True:
+                for trial in sweep.ready():
+                    if len(running) >= self._room(ray):
+                        break
+                    given = self._given(ray, trial, sweep.give(trial), packed)
+                    started = _Running(trial, (*given, list(self.modules), sweep.device, session))
+                    running[self._start(ray, started)] = started
+                if not running:
+                    return
+                done, _ = ray.wait(list(running), num_returns=1, timeout=PATIENCE)
+                for reference in done:
+                    trial = running.pop(reference).trial
+                    record = self._brought_home(ray, reference, trial, sweep)
+                    yield record
+                    self._release(packed, sweep)
+                if not done:
+                    self._move(ray, running)
+        finally:
+            _tidy(ray, session)
 
     def _room(self, ray: Any) -> int:
         """How many trials are worth handing out; nodes may come and go."""
@@ -91,22 +100,47 @@ class RayRunner:
                 f"than {most[0]:g} and {most[1]:g}. Ask for less, or add nodes."
             )
 
-    def _start(
-        self, ray: Any, task: Any, trial: Trial, needs: Mapping[str, Needed], packed: dict[str, Any], device: str
-    ) -> Any:
+    def _given(
+        self, ray: Any, trial: Trial, needs: Mapping[str, Needed], packed: dict[str, Any]
+    ) -> tuple[Any, Any, Any]:
+        """The trial, and what it needs as references; in lists, so that they are fetched only where they are needed."""
         for key, need in zip(trial.needs.values(), needs.values(), strict=True):
             if key not in packed:
                 packed[key] = ray.put(pack(need.folder))
-        given = {known: packed[known] for known in trial.params.get("inputs", {}).values()}
         handed = {name: (key, dict(needs[name].result), [packed[key]]) for name, key in trial.needs.items()}
-        wrapped = {known: [reference] for known, reference in given.items()}  # in lists: fetched only where needed
-        cores = self.num_cpus
-        if trial.work in alone:  # all the cores of a node: Ray then runs nothing beside it there
-            cores = max(cores, *(node.get("CPU", 0) for node in _nodes(ray)))
-        ways = {"num_cpus": cores, "num_gpus": self.num_gpus, "max_retries": RETRIES, "retry_exceptions": False}
-        return task.options(**ways).remote(trial.to_dict(), handed, wrapped, list(self.modules), device)
+        inputs = {known: [packed[known]] for known in trial.params.get("inputs", {}).values()}
+        return trial.to_dict(), handed, inputs
 
-    def _brought_home(self, ray: Any, reference: Any, trial: Trial, sweep: Sweep, packed: dict[str, Any]) -> Record:
+    def _start(self, ray: Any, started: _Running) -> Any:
+        started.cores = self._cores(ray, started.trial)
+        ways = {"num_cpus": started.cores, "num_gpus": self.num_gpus, "max_retries": RETRIES}
+        return ray.remote(_on_worker).options(**ways, retry_exceptions=False).remote(*started.given)
+
+    def _cores(self, ray: Any, trial: Trial) -> float:
+        """What a trial asks for. One that measures time takes all the cores of a node that can hold it, so that Ray
+        runs nothing beside it there."""
+        if trial.work not in alone:
+            return self.num_cpus
+        return max([self.num_cpus, *(node.get("CPU", 0) for node in _nodes(ray) if self._fits(node))])
+
+    def _move(self, ray: Any, running: dict[Any, _Running]) -> None:
+        """Trials that wait for a node as large as one that has gone are asked for anew."""
+        largest = max((node.get("CPU", 0) for node in _nodes(ray) if self._fits(node)), default=0)
+        for reference, started in list(running.items()):
+            if started.cores > largest >= self.num_cpus:
+                ray.cancel(reference, force=True)
+                del running[reference]
+                running[self._start(ray, started)] = started
+
+    def _release(self, packed: dict[str, Any], sweep: Sweep) -> None:
+        """Models that no trial needs any more leave the object store."""
+        needed = {
+            key for trial in sweep.trials.values() if trial.key() not in sweep.records for key in trial.needs.values()
+        }
+        for key in [key for key in packed if key in sweep.trials and key not in needed]:
+            del packed[key]
+
+    def _brought_home(self, ray: Any, reference: Any, trial: Trial, sweep: Sweep) -> Record:
         try:
             content, archive = ray.get(reference)
         except ray.exceptions.RayError as error:  # the task died as often as it may
@@ -116,41 +150,49 @@ class RayRunner:
         return Record.from_dict(content, sweep.store.path(trial.key()))
 
 
+@dataclass
+class _Running:
+    """A trial that was handed out."""
+
+    trial: Trial
+    given: tuple[Any, ...]  # arguments of `_on_worker`
+    cores: float = 0.0
+
+
 def _on_worker(
     content: dict[str, Any],
     needs: dict[str, tuple[str, dict[str, Any], list[Any]]],
     inputs: dict[str, list[Any]],
     modules: list[str],
     device: str,
+    session: str,
 ) -> tuple[dict[str, Any], bytes]:
     """Runs in a worker: the record of the trial, and what it wrote."""
     for module in modules:
         importlib.import_module(module)
     trial = Trial.from_dict(content)
-    places = {name: Needed(_placed(key, references), result) for name, (key, result, references) in needs.items()}
-    given = {known: _placed(known, references) for known, references in inputs.items()}
-    with tempfile.TemporaryDirectory(prefix="headprune-trial-") as folder:
-        record = perform(trial, Path(folder) / "work", places, given, device)
-        return record.to_dict(), pack(Path(folder) / "work")
+    folder = _node_folder(session)
+    places = {name: Needed(_placed(folder, key, found), result) for name, (key, result, found) in needs.items()}
+    given = {known: _placed(folder, known, found) for known, found in inputs.items()}
+    with tempfile.TemporaryDirectory(prefix="headprune-trial-") as name:
+        record = perform(trial, Path(name) / "work", places, given, device)
+        return record.to_dict(), pack(Path(name) / "work")
 
 
-def _placed(key: str, references: list[Any]) -> Path:
-    """Unpacked once per node and session, however many workers there are."""
+def _placed(node: Path, key: str, references: list[Any]) -> Path:
+    """Unpacked once per node and sweep, however many workers there are."""
     import ray
     from filelock import FileLock
 
-    context = ray.get_runtime_context()
-    node = _node_folder(context.get_job_id(), context.get_node_id())
-    node.mkdir(parents=True, exist_ok=True)
     place = node / key
     with FileLock(node / f"{key}.lock"):
         if not place.is_dir():
             unpack(ray.get(references[0]), place)
-    alone = place / _ALONE
-    return next(iter(alone.iterdir())) if alone.is_dir() else place
+    single = place / _SINGLE
+    return next(iter(single.iterdir())) if single.is_dir() else place
 
 
-_ALONE = ".headprune-file"  # holds an input that is a single file
+_SINGLE = ".headprune-file"  # holds an input that is a single file
 
 
 def pack(path: Path) -> bytes:
@@ -158,7 +200,7 @@ def pack(path: Path) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
         if path.is_file():
-            archive.add(path, arcname=f"{_ALONE}/{path.name}")
+            archive.add(path, arcname=f"{_SINGLE}/{path.name}")
         elif path.is_dir():
             for entry in sorted(path.iterdir()):
                 archive.add(entry, arcname=entry.name)
@@ -176,30 +218,29 @@ def unpack(content: bytes, folder: Path) -> None:
     partial.rename(folder)
 
 
-def _node_folder(job: str, node: str) -> Path:
-    return Path(tempfile.gettempdir()) / f"headprune-ray-{job}" / node
+def _node_folder(session: str) -> Path:
+    """Where this node keeps what was unpacked for a sweep; nobody else's, and several nodes may share a machine."""
+    import ray
+
+    folder = Path(tempfile.gettempdir()) / f"{session}-{ray.get_runtime_context().get_node_id()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
-def _tidy(ray: Any) -> None:
-    """Every node forgets what was unpacked there for this job."""
+def _tidy(ray: Any, session: str) -> None:
+    """Every node forgets what was unpacked there."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     with contextlib.suppress(ray.exceptions.RayError):  # a node that is gone has nothing to tidy
-        job = ray.get_runtime_context().get_job_id()
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in ray.nodes() if node["Alive"]]
         forget = ray.remote(_forget)
         ways = {"num_cpus": 0, "max_retries": 0}
-        asked = [forget.options(**ways, scheduling_strategy=place).remote(job) for place in places]
+        asked = [forget.options(**ways, scheduling_strategy=place).remote(session) for place in places]
         ray.wait(asked, num_returns=len(asked), timeout=TIDY_SECONDS)
 
 
-def _forget(job: str) -> None:
-    import ray
-
-    node = _node_folder(job, ray.get_runtime_context().get_node_id())
-    shutil.rmtree(node, ignore_errors=True)
-    with contextlib.suppress(OSError):  # another node of this machine may have its own beside it
-        node.parent.rmdir()
+def _forget(session: str) -> None:
+    shutil.rmtree(_node_folder(session), ignore_errors=True)
 
 
 def _nodes(ray: Any) -> list[Mapping[str, float]]:

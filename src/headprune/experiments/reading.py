@@ -23,6 +23,11 @@ def read_preset(text: str, file: str, shared: Mapping[str, Any]) -> Preset:
         raise PresetError(f"{file}: {error}.") from error
     reader = _Reader(text, file, shared)
     top = reader.fields(content, {"name": str, "study": str, "line": str, "what": str}, dict.fromkeys(SCALES, dict))
+    if not re.fullmatch(r"\w[\w.-]*", top["name"]):
+        raise PresetError(
+            f"{reader.where('name')}: name = '{top['name']}'; expected letters, digits, '-', '_' and '.', as in a "
+            "file's name."
+        )
     scales = {name: reader.scale(content[name], name) for name in SCALES if name in content}
     if not scales:
         raise PresetError(f"{file}, line 1: no scale; expected a table [small] or [paper] with steps.")

@@ -6,12 +6,13 @@ the preset's own names: two presets may share a trial and call it differently.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headprune.errors import FileFormatError, StoreError
+from headprune.errors import FileFormatError, PresetError, StoreError
 from headprune.experiments.claims import Judged, judged
 from headprune.experiments.expanding import trials_of
 from headprune.experiments.library import shared_steps
@@ -31,17 +32,30 @@ class Run:
     scale: str
     inputs: Mapping[str, str]  # name -> fingerprint
     names: Mapping[str, Mapping[str, Any]]  # key of a trial -> the preset's own step, label and values for it
+    asked: tuple[tuple[int, ...], ...] = ()  # seeds of each time it was run; an empty one is the preset's own
 
     def same_work(self, other: Run) -> bool:
         return (self.preset.source, self.scale, self.inputs) == (other.preset.source, other.scale, other.inputs)
 
-    def records(self, store: Store) -> list[Record]:
-        """Those of its trials that were run, under the preset's own names, in its order."""
-        found = ((names, store.get(key)) for key, names in self.names.items())
-        return [replace(record, trial=_named(record.trial, names)) for names, record in found if record is not None]
+    def joined(self, other: Run) -> Run:
+        """The same work with the trials of both."""
+        return replace(
+            self,
+            names={**self.names, **other.names},
+            asked=tuple(dict.fromkeys((*self.asked, *other.asked))),
+        )
+
+    def records(self, *stores: Store) -> list[Record]:
+        """Those of its trials that were run, under the preset's own names, in its order; done rather than failed."""
+        found = []
+        for key, names in self.names.items():
+            known = [record for store in stores if (record := store.get(key)) is not None]
+            for record in sorted(known, key=lambda record: not record.is_done)[:1]:
+                found.append(replace(record, trial=_named(record.trial, names)))
+        return found
 
     def values(self, records: Iterable[Record]) -> list[Seen]:
-        return seen(self.preset, self.scale, records)
+        return seen(self.preset, self.scale, records, [(n["step"], n["values"]) for n in self.names.values()])
 
     def claims(self, values: Sequence[Seen]) -> list[Judged]:
         return judged(self.preset, self.scale, values)
@@ -49,6 +63,7 @@ class Run:
     def to_dict(self) -> dict[str, Any]:
         return {
             "preset": self.preset.name, "scale": self.scale, "inputs": dict(self.inputs),
+            "asked": [list(seeds) for seeds in self.asked],
             "trials": {key: dict(names) for key, names in self.names.items()}, "source": self.preset.source,
         }  # fmt: skip
 
@@ -60,43 +75,67 @@ def plan_run(
     trials = trials_of(preset, scale, prints, seeds)
     inputs = {name: prints[name] for name in preset.scale(scale).inputs}
     names = {t.key(): {"step": t.step, "label": t.label, "values": t.params["values"]} for t in trials}
-    return Run(preset, scale, inputs, names), trials
+    return Run(preset, scale, inputs, names, (tuple(seeds or ()),)), trials
 
 
 def note_runs(store: Store, runs: Iterable[Run]) -> None:
     """Write down what is run in a folder; more seeds of a preset join those that it had."""
-    known = read_runs(store)
+    entries = _entries(store)
     for run in runs:
-        earlier = next((old for old in known if old.same_work(run)), None)
-        if earlier is None:
-            known.append(run)
+        mine = run.to_dict()
+        same = [n for n, old in enumerate(entries) if all(old.get(part) == mine[part] for part in _SAME)]
+        if same:
+            entries[same[0]] = _run(entries[same[0]]).joined(run).to_dict()
         else:
-            known[known.index(earlier)] = replace(run, names={**earlier.names, **run.names})
-    content = {"schema": SCHEMA, "runs": [run.to_dict() for run in known]}
+            entries.append(mine)
+    content = {"schema": SCHEMA, "runs": entries}
     write_text(store.folder / "run.json", json.dumps(content, indent=1))
 
 
 def read_runs(store: Store) -> list[Run]:
-    """What was run in a folder, in order."""
+    """What was run in a folder, in order. A preset that this version cannot read any more is left out, not lost."""
+    found = []
+    for entry in _entries(store):
+        with contextlib.suppress(PresetError):
+            found.append(_run(entry))
+    return found
+
+
+_SAME = ("source", "scale", "inputs")
+
+
+def _entries(store: Store) -> list[dict[str, Any]]:
+    """The notes as they are."""
     path = store.folder / "run.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["schema"] > SCHEMA:
             raise StoreError(f"'{path}' was written by a newer headprune. Upgrade, or choose another folder.")
-        return [_run(entry) for entry in content["runs"]]
+        entries: list[dict[str, Any]] = content["runs"]
+        for entry in entries:
+            for part, kind in (("preset", str), ("source", str), ("scale", str), ("inputs", dict), ("trials", dict)):
+                if not isinstance(entry[part], kind):
+                    raise ValueError(f"'{part}' is {entry[part]!r}")
+            for names in entry["trials"].values():
+                if not isinstance(names["values"], dict) or not isinstance(names["label"], str):
+                    raise ValueError(f"a trial is {names!r}")
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(
             f"'{path}' cannot be read ({error}). Remove it: results are kept elsewhere, and the next run writes it."
         ) from error
+    return entries
 
 
 def _run(entry: Mapping[str, Any]) -> Run:
     preset = read_preset(entry["source"], f"{entry['preset']}.toml", shared_steps())
-    names = {str(key): {name: found[name] for name in ("step", "label", "values")} for key, found in
-             entry["trials"].items()}  # fmt: skip
-    return Run(preset, str(entry["scale"]), dict(entry["inputs"]), names)
+    names = {
+        str(key): {"step": str(found["step"]), "label": found["label"], "values": found["values"]}
+        for key, found in entry["trials"].items()
+    }
+    asked = tuple(tuple(int(seed) for seed in seeds) for seeds in entry.get("asked", ()))
+    return Run(preset, entry["scale"], dict(entry["inputs"]), names, asked)
 
 
 def _named(trial: Trial, names: Mapping[str, Any]) -> Trial:

@@ -9,6 +9,7 @@ RUN/lock              held by the process that runs it
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import platform
@@ -45,6 +46,11 @@ class Record:
     def is_done(self) -> bool:
         return self.status == "done"
 
+    @property
+    def reason(self) -> str:
+        """Why it failed, in one line."""
+        return (self.error.strip().splitlines() or ["no message"])[-1]
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA, "key": self.trial.key(), "trial": self.trial.to_dict(), "status": self.status,
@@ -54,7 +60,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], where: Path) -> Record:
-        """Read what `to_dict` wrote; a file that somebody changed is noticed by its key."""
+        """Read what `to_dict` wrote; a trial that somebody changed is noticed by its key."""
         found = content.get("schema") if isinstance(content, Mapping) else None
         if isinstance(found, int) and found > SCHEMA:
             raise StoreError(
@@ -68,12 +74,20 @@ class Record:
             )
             if record.trial.key() != content["key"] or record.status not in ("done", "failed"):
                 raise ValueError("its key is not that of its trial")
+            for name, kind in _TYPES.items():
+                if not isinstance(content[name], kind):
+                    raise ValueError(f"'{name}' is {content[name]!r}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(
                 f"'{where}' is not a trial of headprune ({type(error).__name__}: {error}). It was edited or damaged: "
                 "remove it, and the trial is run again."
             ) from error
         return record
+
+
+_TYPES: Mapping[str, Any] = {
+    "result": dict, "environment": dict, "error": str, "started": str, "seconds": (int, float)
+}  # fmt: skip
 
 
 class Store:
@@ -125,10 +139,9 @@ class Store:
 
     def frame(self) -> Any:
         """Results as a pandas frame: a row a trial, parameters and numbers of the result as columns."""
-        try:
-            import pandas as pd  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise MissingExtraError("A frame needs pandas: pip install 'headprune[tasks]'.") from error
+        check_pandas()
+        import pandas as pd  # type: ignore[import-untyped]
+
         return pd.DataFrame([row(record) for record in self])
 
     @contextmanager
@@ -149,6 +162,11 @@ class Store:
             yield
         finally:
             lock.release()
+
+
+def check_pandas() -> None:
+    if importlib.util.find_spec("pandas") is None:
+        raise MissingExtraError("A table of results needs pandas: pip install 'headprune[tasks]'.")
 
 
 def row(record: Record) -> dict[str, Any]:

@@ -87,9 +87,6 @@ class Sweep:
         self.store.put(record)
         self.records[record.trial.key()] = record
 
-    def left(self) -> int:
-        return len(self.trials) - len(self.records)
-
     def summary(self) -> Summary:
         failed = tuple(record for record in self.records.values() if not record.is_done)
         blocked = tuple(trial for key, trial in self.trials.items() if key not in self.records)

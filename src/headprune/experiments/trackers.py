@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headprune.errors import MissingExtraError
+from headprune.errors import MissingExtraError, UnknownNameError
 from headprune.experiments.store import Record, Store, flat
 from headprune.heads.files import write_text
 from headprune.registry import hint
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
+
+
+def check_tracker(tracker: str) -> None:
+    """It is one of those known, and installed."""
+    if tracker not in TRACKERS:
+        raise UnknownNameError(f"No tracker called '{tracker}'. {hint(tracker, TRACKERS)}")
+    if any(importlib.util.find_spec(package) is None for package in (tracker, "accelerate")):
+        raise MissingExtraError(f"Exporting to {tracker} needs it and accelerate: pip install {tracker} accelerate.")
 
 
 def export(store: Store, tracker: str, folder: Path) -> int:
@@ -22,8 +31,7 @@ def export(store: Store, tracker: str, folder: Path) -> int:
     TensorBoard writes into `folder`; MLflow and W&B go where their own settings say (MLFLOW_TRACKING_URI, `wandb
     login`), as an experiment or project called headprune. `folder/exported` lists what was sent: not sent again.
     """
-    if tracker not in TRACKERS:
-        raise MissingExtraError(f"No tracker called '{tracker}'. {hint(tracker, TRACKERS)}")
+    check_tracker(tracker)
     notes = folder / "exported"
     known = set(notes.read_text(encoding="utf-8").split()) if notes.is_file() else set()
     sent = 0
@@ -47,24 +55,15 @@ def _export(record: Record, tracker: str, folder: Path) -> None:
 
 
 def _opened(tracker: str, key: str, folder: Path) -> Any:
-    """accelerate's tracker; its `start` is where the package itself is needed."""
-    try:
-        from accelerate import PartialState, tracking
+    """accelerate's tracker for one run."""
+    from accelerate import PartialState, tracking
 
-        PartialState()  # trackers ask it whether this is the main process
-        if tracker == "tensorboard":
-            import tensorboard  # noqa: F401
-
-            return tracking.TensorBoardTracker(key, logging_dir=folder)
-        if tracker == "mlflow":
-            import mlflow  # noqa: F401
-
-            return tracking.MLflowTracker("headprune", run_name=key)
-        import wandb  # noqa: F401
-
-        return tracking.WandBTracker("headprune", name=key, reinit="finish_previous")
-    except ImportError as error:
-        raise MissingExtraError(f"Exporting to {tracker} needs it and accelerate: pip install {tracker}.") from error
+    PartialState()  # trackers ask it whether this is the main process
+    if tracker == "tensorboard":
+        return tracking.TensorBoardTracker(key, logging_dir=folder)
+    if tracker == "mlflow":
+        return tracking.MLflowTracker("headprune", run_name=key)
+    return tracking.WandBTracker("headprune", name=key, reinit="finish_previous")
 
 
 def _parameters(record: Record) -> dict[str, Any]:

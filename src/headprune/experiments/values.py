@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from headprune.experiments.store import Record
 from headprune.stats import mean_interval
 
 ENOUGH = 3  # seeds for an interval, and for a claim
+Named = tuple[str, Mapping[str, Any]]  # a trial as its preset knows it: the step, and its values of `each`
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Seen:
     paper: float | str | None
     found: tuple[float, ...]
     seeds: tuple[int, ...] = ()  # of what was found
+    planned: int = 0  # trials that it should be found in, one a seed
     problem: str = ""  # why a finished trial has no such number
 
     @property
@@ -38,24 +41,22 @@ class Seen:
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name, "paper": self.paper, "mean": self.mean, "half_width": self.half_width,
-            "found": list(self.found), "seeds": list(self.seeds), "claim": len(self.found) >= ENOUGH,
-            "problem": self.problem,
+            "found": list(self.found), "seeds": list(self.seeds), "planned": self.planned,
+            "claim": len(self.found) >= ENOUGH, "problem": self.problem,
         }  # fmt: skip
 
 
-def seen(preset: Preset, scale: str, records: Iterable[Record]) -> list[Seen]:
-    """Every value of a preset; those whose trials are not done are empty."""
-    done = [record for record in records if record.is_done]
-    return [_seen(value, done) for value in preset.scale(scale).values]
+def seen(preset: Preset, scale: str, records: Iterable[Record], planned: Iterable[Named]) -> list[Seen]:
+    """Every value of a preset; those whose trials are not done are empty. `planned` are all trials, run or not."""
+    done, names = [record for record in records if record.is_done], list(planned)
+    return [_seen(value, done, names) for value in preset.scale(scale).values]
 
 
-def _seen(value: Value, records: list[Record]) -> Seen:
-    chosen = [
-        record
-        for record in records
-        if record.trial.step == value.step
-        and all(record.trial.params["values"].get(name) == wanted for name, wanted in value.where.items())
-    ]
+def _seen(value: Value, records: list[Record], planned: list[Named]) -> Seen:
+    def meant(step: str, values: Mapping[str, Any]) -> bool:
+        return step == value.step and all(values.get(name) == wanted for name, wanted in value.where.items())
+
+    chosen = [record for record in records if meant(record.trial.step, record.trial.params["values"])]
     chosen.sort(key=lambda record: record.trial.seed)
     found, seeds, problem = [], [], ""
     for record in chosen:
@@ -65,7 +66,8 @@ def _seen(value: Value, records: list[Record]) -> Seen:
         else:
             found.append(number)
             seeds.append(record.trial.seed)
-    return Seen(value.name, value.paper, tuple(found), tuple(seeds), problem)
+    expected = sum(meant(step, values) for step, values in planned)
+    return Seen(value.name, value.paper, tuple(found), tuple(seeds), expected, problem)
 
 
 def number_at(result: Mapping[str, Any], path: str) -> float | str:
@@ -79,6 +81,6 @@ def number_at(result: Mapping[str, Any], path: str) -> float | str:
         else:
             known = ", ".join(map(str, found))[:200] if isinstance(found, Mapping) else type(found).__name__
             return f"no '{part}' on the way to '{path}' (found: {known})"
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         return f"'{path}' is {found!r}, not a number"
     return float(found)

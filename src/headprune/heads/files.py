@@ -35,6 +35,15 @@ def load(kind: str, text: str) -> dict[str, Any]:
     return content
 
 
+def _umask() -> int:
+    found = os.umask(0o022)
+    os.umask(found)
+    return found
+
+
+_UMASK = _umask()  # asked once, while there is one thread: asking sets it
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a whole file or leave the old one: never half a file under the final name."""
     target = Path(path)
@@ -43,6 +52,9 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_UMASK)  # as any new file: a temporary one is its owner's alone
         Path(temporary).replace(target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headprune.errors import StoreError
 from headprune.experiments.claims import Judged
+from headprune.experiments.library import find_preset, preset_names
 from headprune.experiments.runs import Run, read_runs
 from headprune.experiments.store import Record, Store
 from headprune.experiments.values import Seen
@@ -24,14 +26,17 @@ class Told:
     run: Run
     values: tuple[Seen, ...]
     claims: tuple[Judged, ...]
-    seeds: tuple[int, ...]
 
-    def command(self) -> str:
+    def commands(self) -> list[str]:
         """What repeats it, where its inputs are known by name."""
-        inputs = "".join(f" --input {name}={name.upper()}" for name in self.run.inputs)
-        seeds = ",".join(map(str, self.seeds))
-        scale = "" if self.run.scale == "small" else f" --scale {self.run.scale}"
-        return f"headprune run {self.run.preset.name}{scale} --seeds {seeds}{inputs} --out RUNS"
+        preset = self.run.preset
+        known = preset.name in preset_names() and find_preset(preset.name).source == preset.source
+        words = ["headprune", "run", preset.name if known else f"{preset.name}.toml"]
+        words += [] if self.run.scale == "small" else ["--scale", self.run.scale]
+        for name in self.run.inputs:
+            words += ["--input", f"{name}={name.upper()}"]
+        asked = [["--seeds", ",".join(map(str, seeds))] if seeds else [] for seeds in self.run.asked or ((),)]
+        return [shlex.join([*words, *seeds, "--out", "RUNS"]) for seeds in asked]
 
 
 @dataclass(frozen=True)
@@ -94,79 +99,108 @@ class Report:
     def _what(self) -> str:
         names = ", ".join(f"{one.run.preset.name} ({one.run.scale})" for one in self.told) or "no preset"
         done = sum(record.is_done for record in self.records)
-        hours = sum(record.seconds for record in self.records) / 3600
+        seconds = sum(record.seconds for record in self.records)
         rest = [f"{len(self.failed)} failed"] if self.failed else []
         rest += [f"{self.waiting} not run yet"] if self.waiting else []
         told = f" ({', '.join(rest)})" if rest else ""
-        seeds = "seed " + _joined(self.seeds) if len(self.seeds) == 1 else "seeds " + _joined(self.seeds)
-        time = f"{hours:.1f} hours" if hours >= 1 else f"{hours * 60:.0f} minutes"
-        return f"{done} trials of {names} with {seeds}{told} took {time} in all."
+        seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {_joined(self.seeds)}"
+        sizes = ((3600, "hours", ".1f"), (60, "minutes", ".0f"), (1, "seconds", ".0f"))
+        size, unit, form = next(one for one in sizes if seconds >= 2 * one[0] or one[0] == 1)
+        return f"{done} trials of {names} with {seeds}{told} took {seconds / size:{form}} {unit} in all."
 
     def _heads(self) -> str:
-        best = None
-        for chart in self.charts:
-            found = chart.largest_share_within(1.0)
-            if found is not None and (best is None or found[2].share > best[1][2].share):
-                best = chart, found
-        if best is None and self.charts:
+        found = [(chart, most) for chart in self.charts if (most := chart.most_within(1.0)) is not None]
+        if not found and self.charts:
             return "No share of heads that was tried goes within one point of the score."
-        if best is None:
+        if not found:
             return "Nothing here tells what it costs to prune heads."
-        chart, (line, whole, point) = best
+        chart, (line, point) = max(found, key=lambda one: one[1][1].share)
+        seeds = len(point.by_seed)
         return (
-            f"At most {point.share:.0%} of the heads go within one point of {chart.metric} "
-            f"({whole.mean:.4g} with all, {point.mean:.4g} without them): {line.name}, {chart.title}."
+            f"The most heads that went within one point of {chart.metric} are {point.share:.0%} "
+            f"({line.points[0].mean:.4g} with all, {point.mean:.4g} without them; {line.name}, {chart.title}, "
+            f"{seeds} seed{'s' if seeds > 1 else ''})."
         )
 
     def _papers(self) -> str:
         claims = [claim for one in self.told for claim in one.claims]
-        if not claims:
+        tested = [claim for claim in claims if claim.verdict != "not done"]
+        if not tested:
             return "No statement of a paper was tested."
-        findings = Counter(claim.verdict for claim in claims if claim.is_finding)
-        few = Counter(claim.verdict for claim in claims if not claim.is_finding)
-        rest = [f"{few['agrees']} agree and {few['disagrees']} disagree on fewer than three seeds"]
-        rest = rest if few["agrees"] + few["disagrees"] else []
-        rest += [f"{few['open']} stay open"] if few["open"] else []
-        rest += [f"{few['not done']} were not run"] if few["not done"] else []
+        findings = Counter(claim.verdict for claim in tested if claim.is_finding)
+        few = Counter(claim.verdict for claim in tested if not claim.is_finding)
+        rest = []
+        if few["agrees"] + few["disagrees"]:
+            rest.append(f"{few['agrees']} agree and {few['disagrees']} disagree on fewer than three seeds")
+        rest += [f"{few['open']} left open by the spread over seeds"] if few["open"] else []
         more = f"; {', '.join(rest)}" if rest else ""
         return (
-            f"Of what the papers say, {len(claims)} statement{'s were' if len(claims) > 1 else ' was'} tested: "
+            f"Of what the papers say, {len(tested)} statement{'s were' if len(tested) > 1 else ' was'} tested: "
             f"{findings['agrees']} agree and {findings['disagrees']} disagree with three or more seeds here{more}."
         )
 
 
 def gather(folders: Sequence[Path], title: str | None = None) -> Report:
     """Read folders of results; nothing is computed that needs a model."""
-    records: dict[str, Record] = {}
-    told: list[Told] = []
-    planned: set[str] = set()
-    for folder in folders:
-        store = Store(folder)
+    stores = [Store(folder) for folder in folders]
+    for store in stores:
         if not len(store):
             raise StoreError(
-                f"'{folder}' holds no results: expected a folder that `headprune run --out` wrote, with trials/*.json."
+                f"'{store.folder}' holds no results: expected a folder that `headprune run --out` wrote, with "
+                "trials/*.json."
             )
-        for run in read_runs(store):
-            found = run.records(store)
-            planned |= set(run.names)
-            for record in found:
-                records.setdefault(record.trial.key(), record)
-            values = run.values(found)
-            seeds = sorted({record.trial.seed for record in found})
-            told.append(Told(run, tuple(values), tuple(run.claims(values)), tuple(seeds)))
-        for record in store:  # what was run without a preset
+    records: dict[str, Record] = {}
+    told: list[Told] = []
+    charts: list[Chart] = []
+    runs = _joined_runs(run for store in stores for run in read_runs(store))
+    for run in runs:
+        found = run.records(*stores)
+        for record in found:
             records.setdefault(record.trial.key(), record)
-    every = tuple(records.values())
+        values = run.values(found)
+        told.append(Told(run, tuple(values), tuple(run.claims(values))))
+        charts += [_titled(chart, run, len(runs)) for chart in charts_of(found)]
+    rest: dict[str, Record] = {}  # what was run without a preset
+    for record in (record for store in stores for record in store):
+        key = record.trial.key()
+        if key not in records and not (key in rest and rest[key].is_done):
+            rest[key] = record
+    every = (*records.values(), *rest.values())
     return Report(
         title=title or ", ".join(one.run.preset.name for one in told) or folders[0].resolve().name,
         records=every,
         told=tuple(told),
         subjects=tuple(subjects_of(every)),
-        charts=tuple(charts_of(every)),
+        charts=(*_once(charts), *charts_of(rest.values())),
         sizes=tuple(_sizes(every)),
         speeds=tuple(_speeds(every)),
-        waiting=len(planned - set(records)),
+        waiting=len({key for run in runs for key in run.names} - set(records)),
     )
+
+
+def _joined_runs(runs: Iterable[Run]) -> list[Run]:
+    """The same work in several folders is one run."""
+    found: list[Run] = []
+    for run in runs:
+        same = next((place for place, other in enumerate(found) if other.same_work(run)), None)
+        if same is None:
+            found.append(run)
+        else:
+            found[same] = found[same].joined(run)
+    return found
+
+
+def _titled(chart: Chart, run: Run, runs: int) -> Chart:
+    return replace(chart, title=f"{run.preset.name} ({run.scale}): {chart.title}") if runs > 1 else chart
+
+
+def _once(charts: Sequence[Chart]) -> list[Chart]:
+    """Presets that share trials have the same charts: the first is enough."""
+    found: list[Chart] = []
+    for chart in charts:
+        if not any((other.metric, other.lines) == (chart.metric, chart.lines) for other in found):
+            found.append(chart)
+    return found
 
 
 def _sizes(records: Iterable[Record]) -> Iterable[Size]:

@@ -39,6 +39,7 @@ def html_page(report: Report) -> str:
         plotly=Markup(get_plotlyjs()) if figures else "",
         figures=Markup(_inside(figures)),
         mapped=mapped,
+        described=tables.MOST_DESCRIBED,
         subjects=Markup(_inside([_subject(subject) for subject in mapped])),
     )
 
@@ -80,13 +81,19 @@ def _figure(chart: Chart) -> dict[str, Any]:
                 showlegend=False,
             ))  # fmt: skip
         figure.add_trace(go.Scatter(
-            x=xs, y=[point.mean for point in line.points], mode="lines+markers", name=line.name,
+            x=xs, y=[point.mean for point in line.points], mode="lines+markers", name=_text(line.name),
             line={"color": color, "dash": dash},
-            hovertemplate="%{x:.1f} % pruned<br>" + chart.metric + " %{y:.4f}<extra>%{fullData.name}</extra>",
+            hovertemplate="%{x:.1f} % pruned<br>%{y:.4f}<extra>%{fullData.name}</extra>",
         ))  # fmt: skip
-    figure.update_layout(template=None, xaxis_title="heads pruned (%)", yaxis_title=chart.metric)
+    pruned = f"{tables.pruned(chart)} pruned (%)"
+    figure.update_layout(template=None, xaxis_title=pruned, yaxis_title=_text(chart.metric))
     drawn = figure.to_dict()
     return {"data": [dict(trace) for trace in drawn["data"]], "layout": drawn["layout"]}
+
+
+def _text(text: str) -> str:
+    """Plotly reads a little markup in names: text from files is not to be any."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _subject(subject: Subject) -> dict[str, Any]:

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headprune.experiments.store import Record
 from headprune.experiments.values import ENOUGH
-from headprune.stats import mean_interval
+from headprune.stats import holm, mean_interval, paired_t_test
 from headprune.tasks.metrics import metric_called
 
 REFERENCE = "random"  # what other orders are compared with
-SAME_SHARE = 0.011  # shares this near to each other are the same number of heads, as far as a comparison goes
+SIGNIFICANT = 0.05
+MOST_PAIRS = 60  # of lines at equal heads, where there is no reference: more is no table
 
 
 @dataclass(frozen=True)
 class Point:
-    """What was found with one share of the heads pruned."""
+    """What was found with so many heads left: a mean for every seed (of several random orders, for instance)."""
 
+    left: int
     share: float
     by_seed: Mapping[int, tuple[float, ...]]
 
-    @property
-    def scores(self) -> list[float]:
-        return [score for scores in self.by_seed.values() for score in scores]
+    def mean_of(self, seed: int) -> float:
+        return sum(self.by_seed[seed]) / len(self.by_seed[seed])
 
     @property
     def mean(self) -> float:
-        return sum(self.scores) / len(self.scores)
+        return sum(map(self.mean_of, self.by_seed)) / len(self.by_seed)
 
     @property
     def band(self) -> tuple[float, float]:
-        """The 95 % t interval of the mean with three or more; else from lowest to highest."""
-        if len(self.scores) < ENOUGH:
-            return min(self.scores), max(self.scores)
-        found = mean_interval(self.scores)
-        return found.low, found.high
-
-    def mean_of(self, seed: int) -> float:
-        return sum(self.by_seed[seed]) / len(self.by_seed[seed])
+        """The 95 % t interval over seeds with three or more; else from lowest to highest."""
+        if len(self.by_seed) >= ENOUGH:
+            found = mean_interval([self.mean_of(seed) for seed in self.by_seed])
+            return found.low, found.high
+        every = [score for scores in self.by_seed.values() for score in scores]
+        return min(every), max(every)
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,8 @@ class Line:
     name: str
     points: tuple[Point, ...]
 
-    def near(self, share: float) -> Point | None:
-        found = min(self.points, key=lambda point: abs(point.share - share), default=None)
-        return found if found is not None and abs(found.share - share) < SAME_SHARE else None
+    def at(self, left: int) -> Point | None:
+        return next((point for point in self.points if point.left == left), None)
 
 
 @dataclass(frozen=True)
@@ -60,108 +60,163 @@ class Comparison:
 
     share: float
     name: str
-    reference: str
+    other: str
     gap: float
-    interval: tuple[float, float] | None
     seeds: int
-
-    @property
-    def is_significant(self) -> bool:
-        return self.interval is not None and not self.interval[0] <= 0.0 <= self.interval[1]
+    interval: tuple[float, float] | None = None
+    p: float | None = None  # of the paired t-test over seeds, after Holm over the comparisons of a chart
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines that can be compared: one task, one metric."""
+    """Lines that can be compared: one model, one task, one metric."""
 
     title: str
     metric: str
     lines: tuple[Line, ...]
+    of_component: bool = False  # shares are of one component's heads, not of all
 
     def compared(self) -> list[Comparison]:
-        """Every line against the random one (or the first), wherever both have a point."""
-        reference = next((line for line in self.lines if line.name == REFERENCE), self.lines[0])
-        found = []
-        for line in self.lines:
-            for point in line.points if line is not reference else ():
-                other = reference.near(point.share)
-                if other is not None and 0.0 < point.share < 1.0:
-                    found.append(_compared(line.name, point, reference.name, other))
-        return sorted(found, key=lambda one: one.share)
+        """Every line against the random one of its component; where there is none, every two lines. Holm's correction
+        is over all of them."""
+        found = [_compared(*pair) for pair in self._pairs()]
+        tested = {place: one.p for place, one in enumerate(found) if one.p is not None}
+        for place, p in zip(tested, holm(list(tested.values())) if tested else (), strict=True):
+            found[place] = replace(found[place], p=p)
+        return found
 
-    def largest_share_within(self, points: float) -> tuple[Line, Point, Point] | None:
-        """The most that can go while the mean stays within so many points: the line, where it begins, that point."""
+    def _pairs(self) -> Iterator[tuple[str, Point, str, Point]]:
+        references = [line for line in self.lines if line.name.rpartition(", ")[2] == REFERENCE]
+        if references:
+            lines = [
+                (line, reference)
+                for reference in references
+                for line in self.lines
+                if line is not reference and line.name.rpartition(", ")[0] == reference.name.rpartition(", ")[0]
+            ]
+        else:
+            lines = list(itertools.combinations(self.lines, 2))
+        met = [
+            (line.name, point, other.name, their)
+            for line, other in lines
+            for point in line.points
+            if 0.0 < point.share < 1.0 and (their := other.at(point.left)) is not None
+        ]
+        if len(met) <= MOST_PAIRS or references:
+            yield from sorted(met, key=lambda pair: pair[1].share)
+
+    def most_within(self, points: float) -> tuple[Line, Point] | None:
+        """The most heads that go while the mean stays within so many points, with no worse point before it."""
         metric = metric_called(self.metric)
-        best: tuple[Line, Point, Point] | None = None
-        for line in self.lines:
-            whole = line.near(0.0)
-            if whole is None:
-                continue
-            for point in line.points:
-                enough = metric.gain(whole.mean, point.mean) >= -points * metric.point
-                if enough and point.share > 0 and (best is None or point.share > best[2].share):
-                    best = line, whole, point
+        best: tuple[Line, Point] | None = None
+        for line in self.lines if not self.of_component else ():
+            whole = line.points[0] if line.points and line.points[0].share == 0.0 else None
+            for point in line.points if whole is not None else ():
+                assert whole is not None
+                if metric.gain(whole.mean, point.mean) < -points * metric.point - 1e-12:
+                    break
+                if point.share > 0 and (best is None or point.share > best[1].share):
+                    best = line, point
         return best
 
 
+@dataclass(frozen=True)
+class _Sample:
+    """One score, and where it belongs."""
+
+    chart: str
+    metric: str
+    line: str
+    values: str  # of the step's parameters: part of the line's name where they do not tell points apart
+    left: int
+    share: float
+    seed: int
+    score: float
+    of_component: bool = False
+
+
 def charts_of(records: Iterable[Record]) -> list[Chart]:
-    """One chart for every step of curves, and one for all models of a task that were trained with fewer heads."""
-    done = [record for record in records if record.is_done]
-    charts: dict[tuple[str, str], dict[str, dict[float, dict[int, list[float]]]]] = {}
-    for record in done:
-        for title, metric, line, share, score in _found(record):
-            shares = charts.setdefault((title, metric), {}).setdefault(line, {})
-            shares.setdefault(share, {}).setdefault(record.trial.seed, []).append(score)
-    return [
-        Chart(title, metric, tuple(_line(name, shares) for name, shares in sorted(lines.items())))
-        for (title, metric), lines in charts.items()
-        if any(len(shares) > 1 for shares in lines.values())
+    """Of one preset: a chart for every step of curves, and one for all models of a task trained with fewer heads."""
+    charts: dict[tuple[str, str, bool], list[_Sample]] = {}
+    for record in records:
+        for sample in _samples(record) if record.is_done else ():
+            if math.isfinite(sample.score):  # a model that lost everything may have no perplexity
+                charts.setdefault((sample.chart, sample.metric, sample.of_component), []).append(sample)
+    made = [
+        Chart(title, metric, tuple(_lines(samples)), of_component)
+        for (title, metric, of_component), samples in charts.items()
     ]
+    return [chart for chart in made if len({point.left for line in chart.lines for point in line.points}) > 1]
 
 
-def _found(record: Record) -> Iterable[tuple[str, str, str, float, float]]:
-    """Title of the chart, metric, line, share pruned, score."""
-    command, result, step = record.trial.params.get("command"), record.result, record.trial.step
-    try:
-        if command == "curve":
-            split = result.get("split", "")
-            for order, runs in result["curves"].items():
-                for run in runs:
-                    for point in run["points"]:
-                        yield f"{step}, {split}", run["metric"], order, round(point["share"], 4), float(point["score"])
-        elif command == "gates":
-            for one in result["results"]:
-                yield _trained(step, one, 1 - one["heads"][1] / one["heads"][0])
-        elif command in ("finetune", "train-mt", "train-lm"):
-            yield _trained(step, result, 1 - _count(result["kept"]) / sum(result["original"].values()))
-    except (KeyError, TypeError, AttributeError, ZeroDivisionError):
-        return  # a result of another shape: the page does without
+def _lines(samples: Sequence[_Sample]) -> Iterator[Line]:
+    by_name: dict[str, list[_Sample]] = {}
+    for sample in samples:
+        by_name.setdefault(sample.line, []).append(sample)
+    for name, mine in sorted(by_name.items()):
+        values = {(sample.left, sample.values) for sample in mine}
+        if len(values) == len({left for left, _ in values}):
+            yield _line(name, mine)
+            continue
+        for value in dict.fromkeys(sample.values for sample in mine):  # such as top:3 and bottom:3
+            yield _line(f"{name} [{value}]", [sample for sample in mine if sample.values == value])
 
 
-def _trained(step: str, result: Mapping[str, Any], share: float) -> tuple[str, str, str, float, float]:
-    dev = result["dev"]
-    title = f"Trained with fewer heads, {result.get('task', '')}, dev"
-    return title, dev["metric"], step, round(share, 4), float(dev["score"])
-
-
-def _count(kept: Mapping[str, Sequence[int]]) -> int:
-    return sum(len(heads) for heads in kept.values())
-
-
-def _line(name: str, shares: Mapping[float, Mapping[int, Sequence[float]]]) -> Line:
+def _line(name: str, samples: Sequence[_Sample]) -> Line:
+    places: dict[tuple[float, int], dict[int, list[float]]] = {}
+    for sample in samples:
+        places.setdefault((sample.share, sample.left), {}).setdefault(sample.seed, []).append(sample.score)
     return Line(
         name,
         tuple(
-            Point(share, {seed: tuple(scores) for seed, scores in by_seed.items()})
-            for share, by_seed in sorted(shares.items())
+            Point(left, share, {seed: tuple(scores) for seed, scores in by_seed.items()})
+            for (share, left), by_seed in sorted(places.items())
         ),
     )
 
 
-def _compared(name: str, point: Point, reference: str, other: Point) -> Comparison:
-    seeds = [seed for seed in point.by_seed if seed in other.by_seed]
-    gap, interval = point.mean - other.mean, None
-    if len(seeds) >= ENOUGH:
-        found = mean_interval([point.mean_of(seed) - other.mean_of(seed) for seed in seeds])
-        gap, interval = found.estimate, (found.low, found.high)
-    return Comparison(point.share, name, reference, gap, interval, len(seeds))
+def _samples(record: Record) -> list[_Sample]:
+    trial, result = record.trial, record.result
+    command = trial.params.get("command")
+    told = ", ".join(f"{name} {value}" for name, value in trial.params.get("values", {}).items())
+    try:
+        if command == "curve":
+            return list(_of_curves(trial.step, told, trial.seed, result))
+        if command == "gates":
+            return [_trained(trial.step, told, trial.seed, one) for one in result["results"]]
+        if command in ("finetune", "train-mt", "train-lm"):
+            return [_trained(trial.step, told, trial.seed, result)]
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
+        return []  # a result of another shape, as a preset of somebody's own may have: the page does without
+    return []
+
+
+def _of_curves(step: str, values: str, seed: int, result: Mapping[str, Any]) -> Iterator[_Sample]:
+    title = f"{step}, {result.get('split', '')}"
+    for order, runs in result["curves"].items():
+        for run in runs:
+            for point in run["points"]:
+                left = sum(map(len, point["kept"].values()))
+                of_component = int(run["heads"]) != left + int(point["pruned"])
+                yield _Sample(
+                    title, run["metric"], order, values, left, round(point["share"], 4), seed, float(point["score"]),
+                    of_component,
+                )  # fmt: skip
+
+
+def _trained(step: str, values: str, seed: int, result: Mapping[str, Any]) -> _Sample:
+    left, every = sum(map(len, result["kept"].values())), sum(result["original"].values())
+    title = f"Trained with fewer heads, {result.get('task', '')}, dev"
+    dev = result["dev"]
+    return _Sample(title, dev["metric"], step, values, left, round(1 - left / every, 4), seed, float(dev["score"]))
+
+
+def _compared(name: str, point: Point, other: str, their: Point) -> Comparison:
+    seeds = [seed for seed in point.by_seed if seed in their.by_seed]
+    if len(seeds) < ENOUGH:
+        return Comparison(point.share, name, other, point.mean - their.mean, len(seeds))
+    ours, theirs = ([one.mean_of(seed) for seed in seeds] for one in (point, their))
+    found = paired_t_test(theirs, ours)
+    assert found.interval is not None, "a t-test has one"
+    interval = (found.interval.low, found.interval.high)
+    return Comparison(point.share, name, other, found.difference, len(seeds), interval, found.p_value)

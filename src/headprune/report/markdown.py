@@ -26,8 +26,11 @@ def _parts(report: Report) -> Iterator[str]:
         yield f"## {_plain(chart.title)}"
         yield "Means; in brackets the 95 % t interval with three or more values, else lowest and highest."
         yield from _shown(tables.chart_table(chart), tables.comparison_table(chart))
-    for subject in report.subjects:
-        found = (tables.effects_table(subject), tables.components_table(subject), tables.layers_table(subject))
+    for subject in report.subjects[: tables.MOST_DESCRIBED]:
+        found = (
+            tables.effects_table(subject), tables.components_table(subject), tables.layers_table(subject),
+            tables.heads_table(subject),
+        )  # fmt: skip
         if any(found):
             yield f"## Heads of {_plain(subject.name)}"
             yield from _shown(*found)
@@ -57,4 +60,4 @@ def _plain(text: str) -> str:
     """Text that comes from files stays text: nothing in it is markup."""
     for mark in "\\`*_<>[]|":
         text = text.replace(mark, f"\\{mark}")
-    return text.replace("\n", " ")
+    return " ".join(text.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,6 @@ class Ranking:
     """Scores of heads, and the order in which they would go."""
 
     name: str
-    method: str
     values: Cells  # as they are compared: by site where the method says so
     errors: Cells  # half widths of 95 % intervals, in the same unit
     order: tuple[HeadId, ...]  # first to go first
@@ -43,9 +43,13 @@ class Effect:
 class Measured:
     """A pruning curve of this very model."""
 
-    order: str
     metric: str
     points: tuple[tuple[float, float], ...]  # share pruned, score
+    gone: tuple[frozenset[HeadId], ...]  # at each point
+
+    def follows(self, order: Sequence[HeadId]) -> bool:
+        """Whether at every point just the first heads of an order were gone."""
+        return all(gone == frozenset(order[: len(gone)]) for gone in self.gone)
 
 
 @dataclass
@@ -66,8 +70,8 @@ class Subject:
         return sum(self.sites.values())
 
     def curve_of(self, ranking: Ranking) -> Measured | None:
-        """The curve that was measured in a ranking's order."""
-        return next((curve for curve in self.curves if curve.order == ranking.method), None)
+        """A curve that was measured in just this order, whatever it was called."""
+        return next((curve for curve in self.curves if curve.follows(ranking.order)), None)
 
     def sorted_sites(self) -> list[tuple[str, int]]:
         return sorted(self.sites.items(), key=lambda item: _place(item[0]))
@@ -131,7 +135,7 @@ def _scored(subject: Subject, record: Record) -> None:
         errors[site] = [None if e is None else 1.96 * e * abs(u) for e, u in zip(row, unit, strict=True)]
     told = f"{scores.method} on {scores.data}" if scores.data else scores.method
     subject.sites |= {site: len(row) for site, row in values.items()}
-    subject.rankings.append(Ranking(told, scores.method, values, errors, pruning_order(scores, normalize=view)))
+    subject.rankings.append(Ranking(told, values, errors, pruning_order(scores, normalize=view)))
 
 
 def _ablated(subject: Subject, record: Record) -> None:
@@ -155,7 +159,7 @@ def _ablated(subject: Subject, record: Record) -> None:
         blank: Cells = {site: [None] * n for site, n in sizes.items()}
         order = pruning_order(scores, normalize=scores.view)
         values = {site: list(row) for site, row in worth.items()}
-        subject.rankings.append(Ranking(f"metric-ablation on {split}", scores.method, values, blank, order))
+        subject.rankings.append(Ranking(f"metric-ablation on {split}", values, blank, order))
 
 
 def _looked_into(subject: Subject, record: Record) -> None:
@@ -169,10 +173,19 @@ def _looked_into(subject: Subject, record: Record) -> None:
 
 
 def _followed(subject: Subject, record: Record) -> None:
-    for order, runs in record.result["curves"].items():
-        for run in runs[:1]:
-            points = tuple((float(point["share"]), float(point["score"])) for point in run["points"])
-            subject.curves.append(Measured(order, str(run["metric"]), points))
+    for runs in record.result["curves"].values():
+        for run in runs:
+            whole = run["points"][0]["kept"]
+            points, gone = [], []
+            for point in run["points"]:
+                if math.isfinite(float(point["score"])):
+                    points.append((float(point["share"]), float(point["score"])))
+                    gone.append(frozenset(_missing(whole, point["kept"])))
+            subject.curves.append(Measured(str(run["metric"]), tuple(points), tuple(gone)))
+
+
+def _missing(whole: Mapping[str, Sequence[int]], kept: Mapping[str, Sequence[int]]) -> Iterable[HeadId]:
+    return (HeadId(site, head) for site, heads in whole.items() for head in heads if head not in kept[site])
 
 
 def _gated(subject: Subject, record: Record) -> None:

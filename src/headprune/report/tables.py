@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headprune.report.gathering import Report, Told
 from headprune.report.lines import Chart, Point
-from headprune.report.subjects import Subject, component_of, layer_of, left_by_site
+from headprune.report.subjects import Cells, Subject, component_of, layer_of, left_by_site
 from headprune.tasks.metrics import metric_called
 
 SHARES = (0.25, 0.5, 0.75)  # of heads pruned, where a table needs a few
-SIGNIFICANT = 0.01
+MOST_DESCRIBED = 20  # models with tables of their own: a report of hundreds would be a book
+SIGNIFICANT = 0.01  # of one head among many, as in Michel et al.
+COMPARED = 0.05  # of methods
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,16 @@ def claims_table(told: Told) -> Table:
 
 
 def chart_table(chart: Chart) -> Table:
-    shares = sorted({point.share for line in chart.lines for point in line.points})
-    rows = tuple((f"{share:.1%}", *(_cell(line.near(share)) for line in chart.lines)) for share in shares)
+    places = sorted({(point.share, point.left) for line in chart.lines for point in line.points})
+    rows = tuple((f"{share:.1%}", str(left), *(_cell(line.at(left)) for line in chart.lines)) for share, left in places)
     told = chart.metric if metric_called(chart.metric).larger_is_better else f"{chart.metric} (smaller is better)"
-    return Table(f"{chart.title}: {told}", ("heads pruned", *(line.name for line in chart.lines)), rows)
+    columns = (f"{pruned(chart)} pruned", "heads left", *(line.name for line in chart.lines))
+    return Table(f"{chart.title}: {told}", columns, rows)
+
+
+def pruned(chart: Chart) -> str:
+    """What a chart's shares are shares of."""
+    return "heads of the component" if chart.of_component else "heads"
 
 
 def _cell(point: Point | None) -> str:
@@ -69,11 +78,14 @@ def comparison_table(chart: Chart) -> Table:
     rows = []
     for one in chart.compared():
         interval, verdict = "–", f"{one.seeds} seeds in common: no claim"
-        if one.interval is not None:
+        if one.interval is not None and one.p is not None:
             interval = f"{one.interval[0]:+.4g} to {one.interval[1]:+.4g}"
-            verdict = "more than chance" if one.is_significant else "may be chance"
-        rows.append((f"{one.share:.1%}", f"{one.name} against {one.reference}", f"{one.gap:+.4g}", interval, verdict))
-    columns = ("heads pruned", "methods", f"difference in {chart.metric}", "95 % interval", "over seeds")
+            verdict = f"{'more than chance' if one.p < COMPARED else 'may be chance'} (p {one.p:.3f})"
+        rows.append((f"{one.share:.1%}", f"{one.name} against {one.other}", f"{one.gap:+.4g}", interval, verdict))
+    columns = (
+        f"{pruned(chart)} pruned", "methods", f"difference in {chart.metric}", "95 % interval over seeds",
+        "paired t-test over seeds, after Holm",
+    )  # fmt: skip
     return Table(f"{chart.title}: methods at equal heads", columns, tuple(rows))
 
 
@@ -89,9 +101,7 @@ def layers_table(subject: Subject) -> Table:
     return _left(subject, [f"layer {n}" for n in layers], lambda site: f"layer {layer_of(site)}", "by layer")
 
 
-def _left(subject: Subject, names: Sequence[str], group: object, told: str) -> Table:
-    assert callable(group)
-
+def _left(subject: Subject, names: Sequence[str], group: Callable[[str], str], told: str) -> Table:
     def row(title: str, left: Iterable[tuple[str, int]]) -> tuple[str, ...]:
         counts = dict.fromkeys(names, 0)
         for site, count in left:
@@ -117,12 +127,41 @@ def effects_table(subject: Subject) -> Table:
         for component in dict.fromkeys(component_of(site) for site in effect.change):
             sites = [site for site in effect.change if component_of(site) == component]
             changes = [change for site in sites for change in effect.change[site] if change is not None]
+            if not changes:
+                continue
             beyond = sum(p is not None and p < SIGNIFICANT for site in sites for p in effect.p[site])
             rows.append(
                 (effect.name, component, str(len(changes)), f"{min(changes):+.4g}", f"{max(changes):+.4g}", str(beyond))
             )
-    columns = ("change of", "component", "heads", "lowest", "highest", "p < 0.01 after Holm")
+    columns = ("change of", "component", "heads", "lowest", "highest", f"p < {SIGNIFICANT} after Holm")
     return Table(f"{subject.name}: one head at a time", columns, tuple(rows))
+
+
+def heads_table(subject: Subject) -> Table:
+    """Every head with all that is known of it: what the map shows, as a table."""
+    columns = ["head", *(ranking.name for ranking in subject.rankings)]
+    columns += [f"change of {effect.name} (p after Holm)" for effect in subject.effects]
+    columns += ["functions"] if subject.functions is not None else []
+    columns += list(subject.kept)
+    rows = []
+    for site, count in subject.sorted_sites():
+        for head in range(count):
+            row = [f"{site}:{head}"]
+            for ranking in subject.rankings:
+                value, error = _at(ranking.values, site, head), _at(ranking.errors, site, head)
+                row.append(number(value) + (f" ± {error:.2g}" if error is not None else ""))
+            for effect in subject.effects:
+                change, p = _at(effect.change, site, head), _at(effect.p, site, head)
+                row.append("–" if change is None else f"{change:+.4g} ({p:.3f})")
+            if subject.functions is not None:
+                row.append(", ".join(_at(subject.functions, site, head) or ()) or "–")
+            row += ["kept" if head in kept.get(site, range(count)) else "pruned" for kept in subject.kept.values()]
+            rows.append(tuple(row))
+    return Table(f"{subject.name}: every head", tuple(columns), tuple(rows))
+
+
+def _at(cells: Cells, site: str, head: int) -> Any:
+    return cells[site][head] if site in cells and head < len(cells[site]) else None
 
 
 def sizes_table(report: Report) -> Table:
@@ -152,7 +191,7 @@ def speeds_table(report: Report) -> Table:
 
 
 def repeat_table(report: Report) -> Table:
-    rows = [(told.run.preset.name, told.command()) for told in report.told]
+    rows = [(told.run.preset.name, command) for told in report.told for command in told.commands()]
     return Table("Commands", ("preset", "command"), tuple(rows))
 
 
@@ -178,5 +217,5 @@ def trials_table(report: Report) -> Table:
 
 
 def failures_table(report: Report) -> Table:
-    rows = [(record.trial.label, record.error.strip().splitlines()[-1][:300]) for record in report.failed]
+    rows = [(record.trial.label, record.reason[:300]) for record in report.failed]
     return Table("Failed", ("trial", "error"), tuple(rows))

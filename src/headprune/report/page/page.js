@@ -3,16 +3,28 @@
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const at = (id) => document.getElementById(id);
   const short = (x) => (x === null || x === undefined ? "–" : Number(x.toPrecision(4)).toString());
-  const chance = (p) => (p < 0.0001 ? "below 0.0001" : short(p));
+  const chance = (p) => (p === null || p === undefined ? "–" : p < 0.0001 ? "below 0.0001" : short(p));
   const signed = (x) => (x > 0 ? "+" : "") + short(x);
+
+  // ---- colours: those of the page, and black or white on them, whichever can be read
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  function palette() {
+    const hex = style("--paper").slice(1);
+    const paper = (hex.length === 3 ? [...hex].map((x) => x + x) : hex.match(/../g)).map((x) => parseInt(x, 16));
+    return { low: style("--low").split(" ").map(Number), high: style("--high").split(" ").map(Number), paper };
+  }
+  function contrast(a, b) { // WCAG 2
+    const light = ([r, g, b]) => [r, g, b].map((x) => x / 255).map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4))
+      .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
+    const [low, high] = [light(a), light(b)].sort((x, y) => x - y);
+    return (high + 0.05) / (low + 0.05);
+  }
 
   // ---- pictures: drawn in the colours of the page, again when the scheme changes
   const figures = read("figures-data");
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   function draw() {
-    const style = getComputedStyle(document.documentElement);
-    const ink = style.getPropertyValue("--ink").trim();
-    const rule = style.getPropertyValue("--rule").trim();
+    const ink = style("--ink"), rule = style("--rule");
     const axis = { gridcolor: rule, linecolor: rule, zerolinecolor: rule, automargin: true };
     figures.forEach((figure, place) => {
       const layout = {
@@ -68,6 +80,7 @@
       name.scope = "row"; name.textContent = site.id; line.append(name);
       for (let head = 0; head < site.heads; head += 1) {
         const cell = document.createElement("td"), key = document.createElement("button");
+        key.setAttribute("aria-describedby", "head"); // its numbers, read when it is reached
         key.type = "button"; key.dataset.site = row; key.dataset.head = head; key.tabIndex = -1;
         cell.append(key); line.append(cell);
       }
@@ -80,6 +93,7 @@
     const fact = facts[Number(at("fact").value)] || { name: "", values: [] };
     const all = fact.values.flat().filter((x) => x !== null && x !== undefined);
     const low = all.length ? Math.min(...all) : 0, high = all.length ? Math.max(...all) : 1;
+    const ends = palette();
     const out = new Set(gone().map(([site, head]) => `${site}:${head}`));
     at("map").querySelectorAll("button").forEach((key) => {
       const site = Number(key.dataset.site), head = Number(key.dataset.head);
@@ -88,8 +102,9 @@
       const part = missing || high === low ? 0 : (value - low) / (high - low);
       const pruned = out.has(`${site}:${head}`);
       key.classList.toggle("pruned", pruned);
-      key.style.background = missing ? "transparent" : `color-mix(in srgb, rgb(var(--high)) ${Math.round(100 * part)}%, rgb(var(--low)))`;
-      key.style.color = part > 0.55 ? "var(--paper)" : "var(--ink)";
+      const colour = missing ? ends.paper : ends.low.map((x, i) => x + (ends.high[i] - x) * part);
+      key.style.background = `rgb(${colour.map(Math.round).join(" ")})`;
+      key.style.color = contrast(colour, [0, 0, 0]) > contrast(colour, [255, 255, 255]) ? "#000" : "#fff";
       key.textContent = pruned ? "×" : missing ? "–" : "";
       key.setAttribute("aria-label", `${subject.sites[site].id}:${head}, ${fact.name} ${short(value)}${pruned ? ", pruned" : ""}`);
     });
@@ -167,5 +182,6 @@
   at("fact").addEventListener("change", paint);
   at("ranking").addEventListener("change", paint);
   at("share").addEventListener("input", paint);
+  dark.addEventListener("change", paint);
   open();
 })();
