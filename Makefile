@@ -74,6 +74,8 @@ bench: install
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/translation_speed.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/allattention_speed.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/sweep_overhead.py
+	$(BIN)/python benchmarks/report_speed.py
+	$(BIN)/python benchmarks/paper_cost.py
 
 docs: install
 	$(BIN)/python docs/build.py

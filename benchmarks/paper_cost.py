@@ -1,9 +1,9 @@
-"""What a full study at the papers' scale would take: seconds per token of real training steps at the true shapes,
-measured here, times the tokens that the presets ask for.
+"""What a full study at the papers' scale would take: real training steps at the true shapes, measured here at two batch
+sizes, give seconds an update and seconds a token; the presets say how many updates and tokens they ask for.
 
 Writes benchmarks/results/paper_cost.json and prints a table (docs/cluster.md holds one). Run it on the machine that
-you have: `python benchmarks/paper_cost.py --device cuda`. The control is a second measurement of the same steps; the
-half batch says how far time is proportional to tokens. Only training is counted: it is nearly all of the time.
+you have: `python benchmarks/paper_cost.py --device cuda`. The control is a second measurement of the same steps. Only
+training is counted: it is nearly all of the time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHAPES: dict[str, tuple[str, str, tuple[int, int]]] = {
     "Transformer, 16 heads": ("michel-table-1", "translator", (8, 32)),
     "Transformer, IWSLT": ("michel-figure-5", "iwslt-model", (16, 32)),
     "All-attention, words": ("shim-table-1", "writer", (4, 192)),
-    "All-attention, characters": ("shim-table-2", "letters", (1, 512)),
+    "All-attention, characters": ("shim-table-2", "letters", (2, 512)),
 }
 # What the presets are given. Pairs: Voita et al. 2019 and Budhraja et al. 2020; GLUE: Wang et al. 2019. The mean
 # lengths are assumptions, in sub-words of one side.
@@ -53,7 +53,7 @@ def main() -> None:
     assert headprune.cli.works  # registers commands, as `headprune run` does
     speeds = {name: measured(name, given.device, given.repeats) for name in SHAPES}
     result = {
-        "device": given.device, "machine": platform.machine(), "threads": torch.get_num_threads(),
+        "benchmark": "paper_cost", "device": given.device, "machine": platform.machine(), "threads": torch.get_num_threads(),
         "torch": torch.__version__, "precision": "bfloat16 autocast", "shapes": speeds, "papers": costs(speeds),
         "assumed": {"pair_tokens": PAIR_TOKENS, "glue": {name: list(sizes) for name, sizes in GLUE.items()}},
     }  # fmt: skip
@@ -65,7 +65,7 @@ def measured(name: str, device: str, repeats: int) -> dict[str, float]:
     preset, step, (rows, length) = SHAPES[name]
     model = models_of(find_preset(preset), step)[0].to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    whole, half = (batch(model, count, length) for count in (rows, max(1, rows // 2)))
+    whole, half = (batch(model, count, length) for count in (rows, rows // 2))
     tokens = rows * length
 
     def step_of(inputs: Mapping[str, Any]) -> Callable[[], None]:
@@ -88,12 +88,14 @@ def measured(name: str, device: str, repeats: int) -> dict[str, float]:
             step_of(inputs)()
             times[way].append(time.perf_counter() - begun)
     median = {way: statistics.median(found) for way, found in times.items()}
+    per_token = max(0.0, median["first"] - median["half"]) / (tokens - tokens // 2)
     found = {
-        "seconds_per_token": median["first"] / tokens, "tokens": tokens, "control": median["again"] / median["first"],
-        "half_batch": median["half"] / median["first"] * rows / max(1, rows // 2),
+        "seconds_per_token": per_token, "seconds_per_update": max(0.0, median["first"] - per_token * tokens),
+        "tokens": tokens, "control": median["again"] / median["first"],
         "parameters": sum(p.numel() for p in model.parameters()),
     }  # fmt: skip
-    print(f"{name}: {found['seconds_per_token'] * 1e3:.3f} ms a token, control {found['control']:.2f}")
+    print(f"{name}: {per_token * 1e3:.3f} ms a token, {found['seconds_per_update']:.2f} s an update, "
+          f"control {found['control']:.2f}")  # fmt: skip
     return found
 
 
@@ -128,8 +130,9 @@ def costs(speeds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]
             row["trials"] += 1
             work = training(trial, corpora)
             if work is not None:
-                shape, tokens = work
-                hours = tokens * speeds[shape]["seconds_per_token"] / 3600
+                shape, updates, tokens = work
+                speed = speeds[shape]
+                hours = (tokens * speed["seconds_per_token"] + updates * speed["seconds_per_update"]) / 3600
                 row["trained"] += 1
                 row["tokens"] += tokens
                 row["hours"] += hours
@@ -137,54 +140,55 @@ def costs(speeds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]
     return found
 
 
-def training(trial: Trial, corpora: Mapping[str, str]) -> tuple[str, float] | None:
-    """The shape that a trial trains, and the tokens that go through it."""
+def training(trial: Trial, corpora: Mapping[str, str]) -> tuple[str, float, float] | None:
+    """The shape that a trial trains, its updates, and the tokens that go through it."""
     command, options = trial.params.get("command"), trial.params["options"]
     if command not in ("train-mt", "train-lm", "finetune", "gates"):
         return None
-    longer = GATED_STEP if command == "gates" else 1.0
     if command == "train-lm" or options.get("task") == "stream-lm":
-        return _language_model(trial, corpora, options, longer)
-    if command == "train-mt" or options.get("task") == "translation":
-        return _translator(trial, corpora, options, longer)
-    examples, length = GLUE[options["task"]]
-    return "BERT-base", longer * options["epochs"] * examples * length
+        found = _language_model(trial, corpora, options)
+    elif command == "train-mt" or options.get("task") == "translation":
+        found = _translator(trial, corpora, options)
+    else:
+        examples, length = GLUE[options["task"]]
+        shown = options["epochs"] * examples
+        found = "BERT-base", shown / options.get("batch-size", 32), shown * length
+    shape, updates, tokens = found
+    longer = GATED_STEP if command == "gates" else 1.0
+    return shape, longer * updates, longer * tokens
 
 
-def _language_model(
-    trial: Trial, corpora: Mapping[str, str], options: Mapping[str, Any], longer: float
-) -> tuple[str, float]:
+def _language_model(trial: Trial, corpora: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, float, float]:
     from headprune.tasks.text.presets import PRESETS
 
     text = next(corpora[known] for known in trial.params["inputs"].values())
     recipe = PRESETS["wikitext-103" if text == "wikitext" else "text8"].recipe
     updates = options.get("updates", recipe.updates)
     tokens = updates * options.get("batch-size", recipe.batch_size) * options.get("max-length", recipe.max_length)
-    return "All-attention, words" if text == "wikitext" else "All-attention, characters", longer * tokens
+    return "All-attention, words" if text == "wikitext" else "All-attention, characters", updates, tokens
 
 
-def _translator(
-    trial: Trial, corpora: Mapping[str, str], options: Mapping[str, Any], longer: float
-) -> tuple[str, float]:
+def _translator(trial: Trial, corpora: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, float, float]:
     from headprune.tasks.translation.presets import PRESETS
 
     corpus = next(corpora[known] for known in trial.params["inputs"].values() if corpora[known] != "trees")
     name = {"wmt": "large", "iwslt": "iwslt"}.get(corpus, "base")
     recipe = PRESETS[name].recipe
     shape = {"large": "Transformer, 16 heads", "iwslt": "Transformer, IWSLT"}.get(name, "Transformer-base")
-    if recipe.updates:
-        return shape, longer * recipe.updates * recipe.batch_tokens * recipe.accumulate
-    epochs = options.get("epochs", recipe.epochs)
-    return shape, longer * epochs * PAIRS[corpus] * PAIR_TOKENS[corpus]
+    an_update = options.get("batch-tokens", recipe.batch_tokens) * options.get("accumulate", recipe.accumulate)
+    tokens = options.get("epochs", recipe.epochs) * PAIRS.get(corpus, 0) * PAIR_TOKENS.get(corpus, 0)
+    updates = recipe.updates or tokens / an_update
+    return shape, updates, updates * an_update
 
 
 def table(result: Mapping[str, Any]) -> str:
-    lines = ["| paper | trials | that train | tokens | core-hours here | longest trial |", "|---|---|---|---|---|---|"]
-    threads = result["threads"]
+    on_cpu = result["device"] == "cpu"
+    unit, times = ("core-hours", result["threads"]) if on_cpu else ("hours on one device", 1)
+    lines = [f"| paper | trials | that train | tokens | {unit} | longest trial |", "|---|---|---|---|---|---|"]
     for paper, row in result["papers"].items():
         lines.append(
-            f"| {paper} | {row['trials']} | {row['trained']} | {row['tokens']:.1e} | {threads * row['hours']:,.0f} | "
-            f"{threads * row['longest']:,.0f} |"
+            f"| {paper} | {row['trials']} | {row['trained']} | {row['tokens']:.1e} | {times * row['hours']:,.0f} | "
+            f"{times * row['longest']:,.0f} |"
         )
     return "\n".join(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -66,3 +67,14 @@ def test_local_links_lead_somewhere(page):
     path = ROOT / page
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+def test_the_cost_of_a_cluster_is_the_measured_one():
+    """The table of docs/cluster.md is that of the stored benchmark."""
+    spec = importlib.util.spec_from_file_location("paper_cost", ROOT / "benchmarks" / "paper_cost.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    stored = json.loads((ROOT / "benchmarks" / "results" / "paper_cost.json").read_text())
+    assert module.table(stored) in (ROOT / "docs" / "cluster.md").read_text()
+    for paper, row in module.costs(stored["shapes"]).items():  # the presets have not changed since
+        assert row == pytest.approx(stored["papers"][paper])
