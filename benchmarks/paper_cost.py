@@ -53,8 +53,9 @@ def main() -> None:
     assert headprune.cli.works  # registers commands, as `headprune run` does
     speeds = {name: measured(name, given.device, given.repeats) for name in SHAPES}
     result = {
-        "benchmark": "paper_cost", "device": given.device, "machine": platform.machine(), "threads": torch.get_num_threads(),
-        "torch": torch.__version__, "precision": "bfloat16 autocast", "shapes": speeds, "papers": costs(speeds),
+        "benchmark": "paper_cost", "device": given.device, "machine": platform.machine(),
+        "threads": torch.get_num_threads(), "torch": torch.__version__,
+        "precision": "bfloat16 autocast", "shapes": speeds, "papers": costs(speeds),
         "assumed": {"pair_tokens": PAIR_TOKENS, "glue": {name: list(sizes) for name, sizes in GLUE.items()}},
     }  # fmt: skip
     write_text(RESULTS, json.dumps(result, indent=1) + "\n")
