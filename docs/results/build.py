@@ -44,6 +44,24 @@ def pages() -> dict[Path, str]:
     functions = HERE / "data" / "functions-minilm" / "all.json"
     if functions.is_file():
         found[HERE / "functions-minilm.md"] = functions_page(json.loads(functions.read_text()))
+    return {**found, **experiments_pages(HERE / "data" / "experiments")}
+
+
+def experiments_pages(folder: Path) -> dict[Path, str]:
+    """What `headprune run` found at small scale, a page a preset."""
+    from headprune.experiments.runs import read_runs
+    from headprune.experiments.store import Store
+    from headprune.report import gather, markdown_page
+
+    found = {}
+    for name in sorted({run.preset.name for run in read_runs(Store(folder))}):
+        page = markdown_page(gather([folder], presets=[name]))
+        told = (
+            "The same as a page with maps of heads and a slider: "
+            f"`headprune report docs/results/data/experiments --preset {name} -o report.html`."
+        )
+        title, _, rest = page.partition("\n")
+        found[HERE / f"{name}.md"] = f"{NOTE}\n{title}\n\n{told}\n{rest}"
     return found
 
 

@@ -5,6 +5,7 @@ collect.py gates RUNS           a folder of folders sst2-SEED, by gates.sh
 collect.py functions FOLDER     what `headprune functions` wrote
 collect.py translation RUNS     a folder of folders multi30k-SEED, by translation.sh; what is not finished is left out
 collect.py allattention RUNS    a folder of folders books-SEED, by allattention.sh; what is not finished is left out
+collect.py experiments RUNS     a folder that `headprune run` wrote: its trials, without what they wrote
 """
 
 from __future__ import annotations
@@ -156,7 +157,20 @@ def _write(place: Path, content: Any) -> None:
     place.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
 
+def gather_experiments(runs: Path) -> None:
+    """Finished trials and the notes of what was run, as a folder that `headprune report` reads. Without host names."""
+    target = DATA / "experiments"
+    for path in sorted((runs / "trials").glob("*.json")):
+        record = _read(path)
+        if record["status"] == "done":
+            record["environment"].pop("host", None)
+            _write(target / "trials" / path.name, record)
+    _write(target / "run.json", _read(runs / "run.json"))
+
+
 def main(kind: str, runs: Path) -> None:
+    if kind == "experiments":
+        gather_experiments(runs)
     if kind == "functions":
         _write(DATA / "functions-minilm" / "all.json", gathered_functions(runs))
     if kind == "translation":

@@ -90,7 +90,7 @@ def test_every_section_is_there(runs):
         assert table.caption.replace("&", "&amp;").replace("<", "&lt;") in page
         assert f"**{table.caption}**" in text
     assert "headprune run toy.toml --input text=TEXT --out RUNS" in page  # a file of one's own, with its own seeds
-    assert "decoder.1:3" in text  # every head is in a table, too
+    assert page.count('<th scope="row">decoder.1:3</th>') == 3  # every head is in a table, too, of each model
     assert len(report.summary()) == 3
     assert all(sentence.endswith(".") for sentence in report.summary())
 
@@ -143,6 +143,7 @@ def test_the_command_writes_pages_and_says_what_they_say(runs, tmp_path):
     for words, match in (
         ((runs, "-o", tmp_path / "a.pdf"), "expected .html or .md"),
         ((tmp_path / "nowhere", "-o", tmp_path / "a.md"), "holds no results"),
+        ((runs, "-o", tmp_path / "a.md", "--preset", "tay"), "Did you mean 'toy'"),
     ):
         with pytest.raises(hp.HeadpruneError, match=match):
             call("report", *words)

@@ -17,6 +17,7 @@ def report(
     out: Annotated[
         list[Path], typer.Option("--out", "-o", help="The page: .html, or .md for a model card; repeatable.")
     ],
+    preset: Annotated[list[str] | None, typer.Option(help="Only this preset of those run there; repeatable.")] = None,
     title: Annotated[str | None, typer.Option(help="Of the page; default the names of the presets.")] = None,
     json: Json = False,
 ) -> None:
@@ -28,7 +29,7 @@ def report(
     wrong = [path for path in out if path.suffix not in kinds]
     if wrong:
         raise DataError(f"'{wrong[0]}' ends in '{wrong[0].suffix}'; expected .html or .md.")
-    found = gather(runs, title)
+    found = gather(runs, title, presets=preset or ())
     for path in out:
         write_text(path, kinds[path.suffix](found))
     if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,9 +39,17 @@ class Seen:
         interval = mean_interval(list(self.found))
         return interval.high - (self.mean or 0.0)
 
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds as a share of the mean, as Budhraja et al. tell it; None with fewer than three."""
+        if len(self.found) < ENOUGH or not self.mean:
+            return None
+        return statistics.stdev(self.found) / abs(self.mean)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name, "paper": self.paper, "mean": self.mean, "half_width": self.half_width,
+            "spread": self.spread,
             "found": list(self.found), "seeds": list(self.seeds), "planned": self.planned,
             "claim": len(self.found) >= ENOUGH, "problem": self.problem,
         }  # fmt: skip

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headprune.errors import StoreError
+from headprune.errors import StoreError, UnknownNameError
 from headprune.experiments.claims import Judged
 from headprune.experiments.library import find_preset, preset_names
 from headprune.experiments.runs import Run, read_runs
 from headprune.experiments.store import Record, Store
 from headprune.experiments.values import Seen
+from headprune.registry import hint
 from headprune.report.lines import Chart, charts_of
 from headprune.report.subjects import Subject, subjects_of
 
@@ -140,8 +141,8 @@ class Report:
         )
 
 
-def gather(folders: Sequence[Path], title: str | None = None) -> Report:
-    """Read folders of results; nothing is computed that needs a model."""
+def gather(folders: Sequence[Path], title: str | None = None, *, presets: Sequence[str] = ()) -> Report:
+    """Read folders of results, or only some presets there; nothing is computed that needs a model."""
     stores = [Store(folder) for folder in folders]
     for store in stores:
         if not len(store):
@@ -153,6 +154,11 @@ def gather(folders: Sequence[Path], title: str | None = None) -> Report:
     told: list[Told] = []
     charts: list[Chart] = []
     runs = _joined_runs(run for store in stores for run in read_runs(store))
+    known = [run.preset.name for run in runs]
+    for name in presets:
+        if name not in known:
+            raise UnknownNameError(f"No preset '{name}' was run here. {hint(name, known)}")
+    runs = [run for run in runs if not presets or run.preset.name in presets]
     for run in runs:
         found = run.records(*stores)
         for record in found:
@@ -161,7 +167,7 @@ def gather(folders: Sequence[Path], title: str | None = None) -> Report:
         told.append(Told(run, tuple(values), tuple(run.claims(values))))
         charts += [_titled(chart, run, len(runs)) for chart in charts_of(found)]
     rest: dict[str, Record] = {}  # what was run without a preset
-    for record in (record for store in stores for record in store):
+    for record in (record for store in stores for record in store if not presets):
         key = record.trial.key()
         if key not in records and not (key in rest and rest[key].is_done):
             rest[key] = record

@@ -27,10 +27,9 @@ def _parts(report: Report) -> Iterator[str]:
         yield "Means; in brackets the 95 % t interval with three or more values, else lowest and highest."
         yield from _shown(tables.chart_table(chart), tables.comparison_table(chart))
     for subject in report.subjects[: tables.MOST_DESCRIBED]:
-        found = (
-            tables.effects_table(subject), tables.components_table(subject), tables.layers_table(subject),
-            tables.heads_table(subject),
-        )  # fmt: skip
+        found = [tables.effects_table(subject), tables.components_table(subject), tables.layers_table(subject)]
+        if len(report.subjects) == 1:  # of several models, the page has every head: a card would be a book
+            found.append(tables.heads_table(subject))
         if any(found):
             yield f"## Heads of {_plain(subject.name)}"
             yield from _shown(*found)

@@ -40,8 +40,10 @@ def values_table(told: Told) -> Table:
         here = value.problem or "not done" if value.mean is None else number(value.mean)
         here += f" ± {value.half_width:.2g}" if value.half_width is not None else ""
         paper = "–" if value.paper is None else value.paper if isinstance(value.paper, str) else number(value.paper)
-        rows.append((value.name, paper, here, str(len(value.found))))
-    return Table(f"{told.run.preset.line}: the paper and here", ("what", "paper", "here", "seeds"), tuple(rows))
+        spread = "–" if value.spread is None else f"{value.spread:.2%}"
+        rows.append((value.name, paper, here, str(len(value.found)), spread))
+    columns = ("what", "paper", "here (± 95 % t interval over seeds)", "seeds", "standard deviation / mean")
+    return Table(f"{told.run.preset.line}: the paper and here", columns, tuple(rows))
 
 
 def claims_table(told: Told) -> Table:
