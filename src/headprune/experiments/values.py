@@ -41,7 +41,7 @@ class Seen:
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over seeds as a share of the mean, as Budhraja et al. tell it; None with fewer than three."""
+        """Standard deviation over seeds as a share of the mean (so Budhraja et al.); None with fewer than three."""
         if len(self.found) < ENOUGH or not self.mean:
             return None
         return statistics.stdev(self.found) / abs(self.mean)
