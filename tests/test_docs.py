@@ -60,6 +60,7 @@ def test_few_seeds_are_no_claim():
         "docs/language-models.md",
         "docs/experiments.md",
         "docs/cluster.md",
+        "docs/from-v4.md",
     ],
 )
 def test_local_links_lead_somewhere(page):

@@ -27,6 +27,7 @@ LAYERS = [
     "changes",
     "counting",
     "surgery",
+    "compat",
     "gates",
     "allattention",
     "tasks",

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from headprune.import_hook import teach_transformers
 
 if TYPE_CHECKING:
+    from headprune import compat as compat
     from headprune import stats as stats
     from headprune.allattention.configuration import AllAttentionConfig as AllAttentionConfig
     from headprune.allattention.configuration import TransformerXLConfig as TransformerXLConfig
     from headprune.allattention.memory import SegmentMemory as SegmentMemory
     from headprune.allattention.modeling import AllAttentionForCausalLM as AllAttentionForCausalLM
     from headprune.allattention.modeling import TransformerXLForCausalLM as TransformerXLForCausalLM
+    from headprune.compat import prune_heads as prune_heads
     from headprune.errors import HeadpruneError as HeadpruneError
     from headprune.functions import find_functions as find_functions
     from headprune.gates import BinaryConcrete as BinaryConcrete
@@ -77,9 +79,10 @@ _PUBLIC = {
     "measure": "headprune.measuring",
     "plan": "headprune.surgery.plan",
     "prune_": "headprune.surgery.prune",
+    "prune_heads": "headprune.compat",
 }
 
-_MODULES = ("stats",)
+_MODULES = ("compat", "stats")
 
 __all__ = ["__version__", *sorted((*_PUBLIC, *_MODULES))]
 

@@ -4,7 +4,8 @@ A pruned checkpoint is an ordinary one (safetensors and config.json) whose confi
 heads are left, and the edits that shrink the skeleton before weights are loaded into it. `install` wraps three methods
 of `PreTrainedModel`; each does nothing for models without the entry:
 
-* `post_init`, which every model calls at the end of its constructor, applies the edits to the empty skeleton;
+* `post_init`, which every model calls at the end of its constructor, applies the edits to the empty skeleton (and
+  makes an entry from v4's `pruned_heads`);
 * `save_pretrained` writes everything beside the target first and moves it into place at the end;
 * `from_pretrained` checks that the weights are those that the config promises.
 """
@@ -27,6 +28,8 @@ from headprune.heads import Site
 from headprune.hooks import register_attention_function
 from headprune.masking import is_masked
 from headprune.sites import record
+from headprune.sites.layers import note_pruned_heads
+from headprune.surgery import version4
 from headprune.surgery.applying import apply_
 from headprune.surgery.card import model_card
 from headprune.surgery.edits import Edits
@@ -50,6 +53,9 @@ def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def post_init(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
+        entry = version4.entry_for(self)
+        if entry is not None:
+            record.write(self, entry)
         entry = record.read(self)
         if entry is not None:
             apply_(self, _checked_edits(entry), stored=True)
@@ -57,6 +63,7 @@ def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
                 place = record.find_module(self, site.path)
                 if place is not None and site.num_heads != site.original_num_heads:
                     record.mark_pruned(place[1])
+            note_pruned_heads(self.config, record.recorded_heads(entry))
         return result
 
     return post_init

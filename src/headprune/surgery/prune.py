@@ -19,6 +19,7 @@ from headprune.masking import EmptySite, is_masked, masked
 from headprune.sites import record
 from headprune.sites.examine import Anatomy, eval_mode, run
 from headprune.sites.find import look, remember, unwrapped
+from headprune.sites.layers import note_pruned_heads
 from headprune.surgery import dissect
 from headprune.surgery.applying import Journal, apply_
 from headprune.surgery.edits import Edits
@@ -277,3 +278,4 @@ def _write_record(model: nn.Module, outcome: Outcome, about: Mapping[str, str] |
         "history": [*(old or {}).get("history", []), step],
     }
     record.write(model, entry)
+    note_pruned_heads(getattr(model, "config", None), after)

@@ -1,0 +1,87 @@
+"""What transformers v4 called pruned heads: `config.pruned_heads`, layers with the heads that are gone.
+
+v4 checkpoints say so in their config and hold weights that are cut already. On v5 nothing reads the entry. Here it
+becomes headprune's own: which rows and columns a head has is found on a model of the same config, made for the
+purpose, because the one that is being loaded is empty.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from headprune.errors import CheckpointError
+from headprune.heads import HeadMap, HeadMask
+from headprune.sites import record
+from headprune.sites.find import find_heads
+from headprune.sites.layers import ENTRY, sites_by_layer
+from headprune.surgery.prune import perform
+
+
+def entry_for(model: nn.Module) -> dict[str, Any] | None:
+    """headprune's entry for a model whose config is that of a pruned v4 checkpoint; None for any other."""
+    asked = getattr(getattr(model, "config", None), ENTRY, None)
+    if not asked or record.read(model) is not None:
+        return None
+    gone = _checked(asked)
+    with _in_memory():
+        twin = _twin(model)
+        heads = find_heads(twin)
+        perform(twin, _mask(heads, gone), verify=False, about={"by": "transformers v4"})
+    return record.read(twin)
+
+
+def _mask(heads: HeadMap, gone: Mapping[int, list[int]]) -> HeadMask:
+    layers = sites_by_layer(heads)
+    unknown = sorted(set(gone) - set(layers))
+    if unknown:
+        raise CheckpointError(f"config.{ENTRY} names layer {unknown[0]}; this model has layers 0 to {max(layers)}.")
+    for layer, indices in gone.items():
+        count = layers[layer].original_num_heads
+        if not set(indices) < set(range(count)):
+            raise CheckpointError(
+                f"config.{ENTRY} removes heads {indices} of layer {layer}, which has {count}: expected some of them, "
+                "not all. v4 could not run a layer without heads."
+            )
+    return HeadMask.full(heads).without(*(f"{layers[n].id}:{head}" for n, indices in gone.items() for head in indices))
+
+
+@contextmanager
+def _in_memory() -> Iterator[None]:
+    """Outside of what loading sets up: the meta device, and the checkpoint's precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _checked(asked: Any) -> dict[int, list[int]]:
+    """From a file that anybody may have touched: `{"0": [1, 2]}`."""
+    try:
+        if not isinstance(asked, Mapping) or not all(isinstance(heads, list) for heads in asked.values()):
+            raise TypeError
+        return {int(layer): sorted({int(head) for head in heads}) for layer, heads in asked.items() if heads}
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"config.{ENTRY} is {asked!r}; expected layers with lists of heads, as transformers v4 wrote them."
+        ) from error
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """A whole model of the same class and config, with random weights, in memory and in float32."""
+    config = copy.deepcopy(model.config)
+    setattr(config, ENTRY, {})
+    generator = torch.Generator().manual_seed(0)
+    twin = type(model)(config).float().eval()
+    with torch.no_grad():
+        for parameter in twin.parameters():  # while a model is loaded, nothing is initialised
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return twin
