@@ -28,6 +28,7 @@ LAYERS = [
     "counting",
     "surgery",
     "compat",
+    "exporting",
     "gates",
     "allattention",
     "tasks",

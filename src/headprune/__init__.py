@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headprune.allattention.modeling import TransformerXLForCausalLM as TransformerXLForCausalLM
     from headprune.compat import prune_heads as prune_heads
     from headprune.errors import HeadpruneError as HeadpruneError
+    from headprune.exporting import export as export
     from headprune.functions import find_functions as find_functions
     from headprune.gates import BinaryConcrete as BinaryConcrete
     from headprune.gates import ExactK as ExactK
@@ -70,6 +71,7 @@ _PUBLIC = {
     "GateMixin": "headprune.gates.training",
     "GateTrainer": "headprune.gates.training",
     "choose_trainable_": "headprune.gates.training",
+    "export": "headprune.exporting",
     "find_functions": "headprune.functions",
     "find_heads": "headprune.sites",
     "masked": "headprune.masking",

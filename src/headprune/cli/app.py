@@ -14,6 +14,7 @@ from headprune.cli import (
     demo,
     diff,
     evaluate,
+    export,
     finetune,
     functions,
     gates,
@@ -40,6 +41,7 @@ app.command("finetune")(finetune.finetune)
 app.command("train-mt")(train_mt.train_mt)
 app.command("train-lm")(train_lm.train_lm)
 app.command("evaluate")(evaluate.evaluate)
+app.command("export")(export.export)
 app.command("score")(score.score)
 app.command("ablate")(ablate.ablate)
 app.command("curve")(curve.curve)

@@ -1,0 +1,38 @@
+"""`headprune export`: a pruned model for places where headprune is not installed."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headprune.cli.options import Device, Json, Model, RemoteCode, check_writable, load_model
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="Folder for the exported model.")],
+    kind: Annotated[
+        str, typer.Option("--format", help="plain: an ordinary checkpoint, if every layer keeps as many heads.")
+    ] = "plain",
+    json: Json = False,
+    device: Device = "cpu",
+    trust_remote_code: RemoteCode = False,
+) -> None:
+    """Write a pruned model so that it loads without headprune."""
+    check_writable(out)
+    from headprune.cli.prune import copy_companions
+    from headprune.exporting import export as export_model
+    from headprune.sites import find_heads
+
+    loaded = load_model(model, device, trust_remote_code=trust_remote_code)
+    export_model(loaded, out, kind)
+    copy_companions(Path(model), out)
+    heads = len(find_heads(loaded))
+    size = sum(p.numel() for p in loaded.parameters())
+    if json:
+        typer.echo(json_module.dumps({"format": kind, "heads": heads, "parameters": size, "out": str(out)}, indent=1))
+        return
+    typer.echo(f"{kind}: {heads} heads, {size / 1e6:.3g} M parameters; loads without headprune from {out}")

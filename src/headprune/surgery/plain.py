@@ -1,0 +1,171 @@
+"""A pruned model as an ordinary one: where every layer keeps the same number of heads, a config can say so.
+
+Then nothing of ours is needed to load it, in transformers or in any runtime that reads the family. Whether a family's
+config can say it is not looked up but tried: a new model is made from the edited config, and must take the weights
+and answer alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from headprune.comparing import difference
+from headprune.errors import HeadpruneError, UnsupportedModelError
+from headprune.heads import HeadMap, Site
+from headprune.sites import record
+from headprune.sites.examine import eval_mode, run
+from headprune.sites.find import find_heads, unwrapped
+from headprune.sites.layers import ENTRY
+
+# What configs call these, in the order in which they are tried. An encoder-decoder may have names of its own.
+HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
+WIDTHS = ("head_dim", "d_kv")
+OTHERWISE = "Otherwise save it with save_pretrained, and load it where headprune is installed."
+SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
+
+
+def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.Module:
+    """A new model with the same weights that is not pruned as far as anybody can tell. Refused where it cannot be."""
+    model = unwrapped(model)
+    heads = find_heads(model, example)
+    if getattr(model, "config", None) is None:
+        raise UnsupportedModelError(f"{type(model).__name__} has no config that could say how many heads it has.")
+    with torch.no_grad(), eval_mode(model):
+        expected = run(model, example)
+    problems = []
+    for width in ("as it is", "told", "added"):
+        try:
+            plain = _built(model, _config(model, heads, width), heads)
+            with torch.no_grad():
+                gap = difference(run(plain, example), expected)
+        except HeadpruneError as error:
+            problems.append(str(error))
+            continue
+        if gap.is_small:
+            return plain
+        problems.append(
+            f"As a plain {type(model).__name__} the pruned model answers otherwise (by {gap.largest:.1e}): something "
+            "besides its counts depends on which heads it has."
+        )
+    raise UnsupportedModelError(f"{problems[0]} {OTHERWISE}")
+
+
+def _config(model: nn.Module, heads: HeadMap, width: str) -> Any:
+    """The config with the smaller numbers; the width of a head left as it is, told, or added where there is none."""
+    config = copy.deepcopy(model.config)
+    for name in (record.ENTRY, ENTRY):
+        if hasattr(config, name):
+            delattr(config, name)
+    for owner, sites in _by_owner(model, heads).items():
+        part = _part(config, owner)
+        _tell(part, sites, type(model).__name__)
+        if width != "as it is":
+            names = [name for name in WIDTHS if hasattr(part, name)] or (list(WIDTHS[:1]) if width == "added" else [])
+            for name in names[:1]:
+                with contextlib.suppress(AttributeError):  # some compute it
+                    setattr(part, name, sites[0].head_dim)
+    return config
+
+
+def _by_owner(model: nn.Module, heads: HeadMap) -> dict[tuple[str, ...], list[Site]]:
+    """Sites by the part of the config that speaks of them: () is the config itself, ("text_config",) one inside it."""
+    places = _places(model.config)
+    found: dict[tuple[str, ...], list[Site]] = {}
+    for site in heads:
+        parts = site.path.split(".")
+        owners = (model.get_submodule(".".join(parts[:n])) for n in range(len(parts) - 1, -1, -1))
+        place = next((places[id(owner.config)] for owner in owners if id(getattr(owner, "config", None)) in places), ())
+        found.setdefault(place, []).append(site)
+    return found
+
+
+def _places(config: Any, before: tuple[str, ...] = ()) -> dict[int, tuple[str, ...]]:
+    """Where a config and those inside it are."""
+    found = {id(config): before}
+    for name, value in vars(config).items():
+        if hasattr(value, "to_diff_dict"):
+            found |= _places(value, (*before, name))
+    return found
+
+
+def _part(config: Any, place: Sequence[str]) -> Any:
+    for name in place:
+        config = getattr(config, name)
+    return config
+
+
+def _tell(config: Any, sites: Sequence[Site], model: str) -> None:
+    """Write the counts into the config."""
+    for side in dict.fromkeys(SIDES[site.component] for site in sites):
+        mine = [site for site in sites if SIDES[site.component] == side]
+        others = [site for site in sites if SIDES[site.component] != side]
+        own = [name for name in (f"{side}_{name}" for name in ("attention_heads", *HEADS)) if hasattr(config, name)]
+        names = own or [name for name in HEADS if hasattr(config, name)]
+        if not names:
+            raise UnsupportedModelError(f"The config of {model} has no number of heads that could be changed.")
+        _uniform(mine if own else [*mine, *others])
+        first = mine[0]
+        setattr(config, names[0], first.num_heads)
+        for name in [name for name in KV_HEADS if hasattr(config, name)][:1]:
+            setattr(config, name, first.num_kv_heads)
+
+
+def _uniform(sites: Sequence[Site]) -> None:
+    first = sites[0]
+    for site in sites:
+        if not site.num_heads:
+            raise UnsupportedModelError(
+                f"{site.id} has no heads left, which an ordinary config cannot say. {OTHERWISE}"
+            )
+        if (site.num_heads, site.num_kv_heads) != (first.num_heads, first.num_kv_heads):
+            raise UnsupportedModelError(
+                f"{first.id} has {first.num_heads} heads and {site.id} has {site.num_heads}: an ordinary config has "
+                'one number for all. Prune as many everywhere (select(..., per="site")).'
+            )
+
+
+def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
+    """A model of the edited config with these weights."""
+    name = type(model).__name__
+    try:
+        plain: nn.Module = type(model)(config)
+    except Exception as error:  # whatever a family's own checks say
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise UnsupportedModelError(f"The config of {name} cannot say it ({told}).") from error
+    weights, places = model.state_dict(), plain.state_dict()
+    for key in [*places, *weights]:
+        if key in weights and key in places and weights[key].shape != places[key].shape:
+            weights[key] = _cut_table(weights[key], places[key], heads)
+        found, wanted = (tuple(table[key].shape) if key in table else None for table in (weights, places))
+        if found != wanted:
+            raise UnsupportedModelError(
+                f"{name} with this number of heads has {key} of shape {wanted}; the pruned one has {found}. Its config "
+                "cannot say that heads are fewer and as wide as before: many families take the width of a head from "
+                "hidden size / heads."
+            )
+    first = next(model.parameters())
+    plain.to(device=first.device, dtype=first.dtype).load_state_dict(weights)
+    if getattr(model, "generation_config", None) is not None:
+        plain.generation_config = copy.deepcopy(model.generation_config)
+    return plain.eval()
+
+
+def _cut_table(table: torch.Tensor, wanted: torch.Tensor, heads: HeadMap) -> torch.Tensor:
+    """A table with an entry for every original head, which layers share (T5's positions): if all layers keep the same
+    heads, theirs are left of it."""
+    kept = {site.kept for site in heads}
+    different = [
+        dim for dim in range(table.dim()) if table.dim() == wanted.dim() and table.shape[dim] != wanted.shape[dim]
+    ]
+    every = {site.original_num_heads for site in heads}
+    if len(kept) != 1 or len(different) != 1 or every != {table.shape[different[0]]}:
+        return table
+    index = torch.tensor(next(iter(kept)), device=table.device)
+    return table.index_select(different[0], index)

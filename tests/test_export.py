@@ -1,0 +1,133 @@
+"""Pruned models where headprune is not installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import headprune as hp
+from headprune.cli.app import app
+from headprune.comparing import difference
+from headprune.sites.examine import run
+from headprune.sites.example import example_inputs
+from tests.families.tiny import FAMILIES, tiny_model
+
+# Whose config can say that heads are fewer and as wide as before.
+PLAIN = {
+    "phi", "phi3", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v3",
+    "t5", "mt5", "vit", "deit", "dinov2",
+}  # fmt: skip
+
+LOADED = """
+import json, sys
+from pathlib import Path
+
+class Nothing:  # headprune cannot be imported here
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "headprune":
+            raise ImportError("headprune is not installed here")
+
+sys.meta_path.insert(0, Nothing())
+import torch, transformers
+for folder in map(Path, sys.argv[1:]):
+    told = json.loads((folder / "told.json").read_text())
+    model = getattr(transformers, told["class"]).from_pretrained(folder).eval()
+    with torch.no_grad():
+        found = model(**{name: torch.tensor(value) for name, value in told["batch"].items()})[0]
+    expected = torch.tensor(told["output"])
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5), (folder, (found - expected).abs().max())
+    assert model.num_parameters() <= told["parameters"], folder  # T5's table of positions is cut, too
+    print(folder.name, "as it was")
+assert "headprune" not in sys.modules
+"""
+
+
+def uniformly_pruned(family):
+    """The first head or group of every site is gone."""
+    model = tiny_model(family)
+    heads = hp.find_heads(model)
+    gone = [f"{site.id}:{head}" for site in heads for head in site.groups[0]]
+    return hp.prune_(model, hp.HeadMask.full(heads).without(*gone))
+
+
+def test_plain_models_load_and_answer_without_headprune(tmp_path):
+    """In a process where it cannot even be imported."""
+    for family in sorted(PLAIN):
+        model = uniformly_pruned(family)
+        folder = hp.export(model, tmp_path / family, format="plain")
+        batch = {name: value for name, value in example_inputs(model).items() if isinstance(value, torch.Tensor)}
+        with torch.no_grad():
+            output = model(**batch)[0]
+        told = {
+            "class": type(model).__name__, "batch": {name: value.tolist() for name, value in batch.items()},
+            "output": output.tolist(), "parameters": model.num_parameters(),
+        }  # fmt: skip
+        (folder / "told.json").write_text(json.dumps(told))
+        assert "headprune" not in json.loads((folder / "config.json").read_text())
+    words = [sys.executable, "-c", LOADED, *(str(tmp_path / family) for family in sorted(PLAIN))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("as it was") == len(PLAIN)
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - PLAIN))
+def test_families_that_cannot_be_plain_say_why(family, tmp_path):
+    """And nothing is written."""
+    model = uniformly_pruned(family)
+    with pytest.raises(hp.HeadpruneError, match=r"Otherwise save it with save_pretrained") as refusal:
+        hp.export(model, tmp_path / "out", format="plain")
+    reasons = ("divisible", "multiple", "divide", "of shape", "one number for all")
+    assert any(reason in str(refusal.value) for reason in reasons)
+    assert not (tmp_path / "out").exists()
+
+
+def test_ragged_and_empty_layers_are_refused_by_name():
+    """An ordinary config has one number for all layers."""
+    model = tiny_model("llama")
+    heads = hp.find_heads(model)
+    hp.prune_(model, hp.HeadMask.full(heads).without("decoder.0:0", "decoder.0:1"))
+    with pytest.raises(hp.HeadpruneError, match=r"decoder.0 has 2 heads and decoder.1 has 4"):
+        hp.export(model, "nowhere")
+    model = tiny_model("llama")
+    hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("decoder.0"))
+    with pytest.raises(hp.HeadpruneError, match=r"decoder.0 has no heads left"):
+        hp.export(model, "nowhere")
+
+
+def test_t5_is_plain_only_if_all_layers_keep_the_same_heads(tmp_path):
+    """They share one table of positions, with a column for each head."""
+    model = tiny_model("t5")
+    heads = hp.find_heads(model)
+    mixed = [f"{site.id}:{site.layer}" for site in heads]  # head 0 of layer 0, head 1 of layer 1
+    hp.prune_(model, hp.HeadMask.full(heads).without(*mixed))
+    with pytest.raises(hp.HeadpruneError, match="relative_attention_bias"):
+        hp.export(model, tmp_path / "out")
+
+
+def test_a_model_that_was_never_pruned_is_plain_already(tmp_path):
+    """The same weights; the model itself is left as it was."""
+    model = tiny_model("bert")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    loaded = type(model).from_pretrained(hp.export(model, tmp_path))
+    batch = example_inputs(model)
+    with torch.no_grad():
+        assert difference(run(loaded.eval(), batch), run(model, batch)).largest == 0.0
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_command_exports_a_folder(tmp_path):
+    """With what lies beside the model; an unknown format gets a hint."""
+    uniformly_pruned("llama").save_pretrained(tmp_path / "pruned")
+    (tmp_path / "pruned" / "tokenizer_config.json").write_text("{}")
+    words = ["export", str(tmp_path / "pruned"), "--out", str(tmp_path / "plain")]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "loads without headprune" in done.stdout
+    assert (tmp_path / "plain" / "tokenizer_config.json").is_file()
+    assert json.loads((tmp_path / "plain" / "config.json").read_text())["num_attention_heads"] == 2
+    with pytest.raises(hp.HeadpruneError, match="Did you mean 'plain'"):
+        CliRunner().invoke(app, [*words, "--format", "plan"], catch_exceptions=False)
