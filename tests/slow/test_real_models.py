@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,33 @@ def test_bf16_at_full_size(loaded):
     mask = hp.HeadMask.random(hp.find_heads(half), keep=0.5, seed=0, unit=unit)
     expected = masked_answer(half, mask, batch)
     assert difference(answer(hp.prune_(half, mask, example=batch), batch), expected).is_small
+
+
+GENERATED = """
+import sys
+sys.modules["headprune"] = None  # cannot be imported
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model, tokenizer = (cls.from_pretrained(sys.argv[1]) for cls in (AutoModelForCausalLM, AutoTokenizer))
+print(model.config.num_attention_heads, model.config.num_key_value_heads, model.num_parameters())
+ids = tokenizer(sys.argv[2], return_tensors="pt")
+print(tokenizer.decode(model.eval().generate(**ids, max_new_tokens=24, do_sample=False)[0]))
+"""
+
+
+def test_a_plain_export_of_smollm2_writes_the_same_text_without_headprune(tmp_path):
+    """One of three groups is gone from every layer: nine heads become six."""
+    model, tokenizer, _ = smollm2_and_tokenizer(None)
+    heads = hp.find_heads(model)
+    mask = hp.select(hp.score(model, method="random", seed=0), heads, prune=1 / 3, per="site", unit="group")
+    pruned = hp.prune_(model.eval(), mask)
+    folder = hp.export(pruned, tmp_path / "plain", format="plain")
+    tokenizer.save_pretrained(folder)
+    prompt = "The capital of France is"
+    ids = tokenizer(prompt, return_tensors="pt")
+    expected = tokenizer.decode(pruned.generate(**ids, max_new_tokens=24, do_sample=False)[0])
+    words = [sys.executable, "-c", GENERATED, str(folder), prompt]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    counts, _, text = done.stdout.partition("\n")
+    assert counts == f"6 2 {pruned.num_parameters()}"
+    assert text.strip() == expected.strip()
