@@ -173,3 +173,24 @@ def test_pruned_models_compile(family):
     with torch.no_grad():
         assert difference(torch.compile(model, backend="eager")(**batch), model(**batch)).is_small
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "t5"])
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_pruned_checkpoint_is_quantised_while_it_is_loaded(family, emptied, tmp_path):
+    """The ordinary call with torchao's int8 weights: near the whole numbers, and smaller."""
+    from torchao.quantization import Int8WeightOnlyConfig
+    from transformers import TorchAoConfig
+
+    model = tiny_model(family)
+    heads = hp.find_heads(model)
+    mask = hp.HeadMask.full(heads).without(*(f"{site.id}:{head}" for site in heads for head in site.groups[0]))
+    hp.prune_(model, mask.without(heads.sites[0].id) if emptied else mask)
+    model.save_pretrained(tmp_path)
+    batch = example_inputs(model)
+    quantised = type(model).from_pretrained(tmp_path, quantization_config=TorchAoConfig(Int8WeightOnlyConfig())).eval()
+    with torch.no_grad():
+        expected, found = (one(**batch)[0] for one in (model, quantised))
+    assert type(quantised.get_submodule(heads.sites[-1].output).weight).__module__.startswith("torchao")
+    assert 0 < float((found - expected).abs().max()) < 0.1 * float(expected.abs().max())
+    assert [site.kept for site in hp.find_heads(quantised)] == [site.kept for site in hp.find_heads(model)]
