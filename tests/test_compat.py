@@ -55,6 +55,7 @@ def test_a_v4_checkpoint_can_be_pruned_again_and_loads_as_base_model_or_in_half(
     assert len(hp.find_heads(BertModel.from_pretrained(V4 / "bert"))) == 5
     half = load("bert", dtype=torch.bfloat16)
     assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(logits(half).float(), logits(load("bert")), rtol=0.05, atol=0.05)
     assert torch.get_default_dtype() == torch.float32
 
 
@@ -65,6 +66,10 @@ def test_a_v4_checkpoint_can_be_pruned_again_and_loads_as_base_model_or_in_half(
         ({"0": [9]}, r"removes heads \[9\] of layer 0, which has 4"),
         ({"0": [0, 1, 2, 3]}, "not all"),
         ({"x": [0]}, "expected layers with lists of heads"),
+        ({"0": [1.7]}, "expected layers with lists of heads"),
+        ({"0": [True]}, "expected layers with lists of heads"),
+        ({"0": [1], "00": [2]}, "expected layers with lists of heads"),
+        ({"0": [1], "1": [3]}, "Its weights do not have the shapes that its config gives"),
         ([1], "expected layers with lists of heads"),
     ],
 )
@@ -98,6 +103,52 @@ def test_prune_heads_takes_layers_as_in_v4(family):
     assert model.config.pruned_heads == {0: [1, 2, 3], 1: [0, 3]}  # by whatever way heads went
 
 
+def test_numbers_of_other_libraries_and_of_files_are_numbers():
+    """numpy's and torch's, and layers as a config.json has them."""
+    import numpy as np
+
+    model = tiny_model("bert")
+    hp.prune_heads(model, {"0": np.array([1, 2]), np.int64(1): torch.tensor([3])})
+    assert model.config.pruned_heads == {0: [1, 2], 1: [3]}
+
+
+def test_a_model_without_heads_or_with_several_in_a_layer_says_so():
+    """Neither is called ambiguous by mistake."""
+    from headprune.heads import HeadMap, Skipped
+    from headprune.sites.layers import has_plain_layers, sites_by_layer
+
+    with pytest.raises(hp.HeadpruneError, match=r"No heads were found in this model \(x: odd\)"):
+        sites_by_layer(HeadMap(skipped=(Skipped("x", "odd"),)))
+    heads = hp.find_heads(tiny_model("bert"))
+    from dataclasses import replace
+
+    twice = HeadMap((heads.sites[0], replace(heads.sites[1], layers=(0,))))
+    assert has_plain_layers(heads)
+    assert not has_plain_layers(twice)
+
+
+def test_a_v4_encoder_inside_a_composite_can_be_saved(tmp_path):
+    """Its own config says what is gone."""
+    from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel
+
+    sizes = {
+        "vocab_size": 23,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 16,
+    }
+    encoder = BertConfig(**sizes, pruned_heads={"0": [1]})
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(encoder, BertConfig(**sizes))
+    model = EncoderDecoderModel(config).eval()
+    assert model.encoder.encoder.layer[0].attention.self.query.weight.shape == (12, 16)
+    model.save_pretrained(tmp_path)
+    again = EncoderDecoderModel.from_pretrained(tmp_path).eval()
+    batch = {"input_ids": IDS, "decoder_input_ids": IDS}
+    with torch.no_grad():
+        assert torch.equal(again(**batch).logits, model(**batch).logits)
+
+
 def test_an_encoder_decoder_wants_names():
     """Layer 0 could be three blocks."""
     model = tiny_model("bart")
@@ -113,7 +164,10 @@ def test_an_encoder_decoder_wants_names():
     [
         ({5: [0]}, "No layer 5: this model has attention in layers 0, 1"),
         ({0: [4]}, "encoder.0 has heads 0 to 3; found 4"),
-        ({0: [True]}, "found True"),
+        ({0: [True]}, "Found True; expected the number"),
+        ({True: [0]}, "Found True; expected the number"),
+        ({0: 1}, "encoder.0: found 1; expected a list of heads"),
+        ({0: [1.5]}, "Found 1.5"),
         ({"encoder.9": [0]}, "no site 'encoder.9'"),
         ([0], "expected layers or sites with heads"),
     ],
@@ -173,7 +227,12 @@ def test_head_masks_of_an_encoder_decoder_are_three():
         hp.compat.head_mask(tiny_model("bert"), cross=mask),
     ):
         pass
-    with hp.compat.head_mask(tiny_model("gpt2"), torch.ones(2, 4)):  # a decoder's one mask
+    gpt2 = tiny_model("gpt2")
+    with torch.no_grad(), hp.compat.head_mask(gpt2, mask.tolist()):  # a decoder's one mask; lists are taken, too
+        found = gpt2(input_ids=IDS).logits
+    with torch.no_grad(), hp.masked(gpt2, {"decoder.1": mask[1]}):
+        assert torch.equal(found, gpt2(input_ids=IDS).logits)
+    with pytest.raises(hp.HeadpruneError, match="has one mask"), hp.compat.head_mask(gpt2, mask, decoder=mask):
         pass
 
 

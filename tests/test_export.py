@@ -81,7 +81,7 @@ def test_families_that_cannot_be_plain_say_why(family, tmp_path):
     model = uniformly_pruned(family)
     with pytest.raises(hp.HeadpruneError, match=r"Otherwise save it with save_pretrained") as refusal:
         hp.export(model, tmp_path / "out", format="plain")
-    reasons = ("divisible", "multiple", "divide", "of shape", "one number for all")
+    reasons = ("divisible", "multiple", "divide", "of shape", "a list of heads by stage")
     assert any(reason in str(refusal.value) for reason in reasons)
     assert not (tmp_path / "out").exists()
 
@@ -131,3 +131,49 @@ def test_the_command_exports_a_folder(tmp_path):
     assert json.loads((tmp_path / "plain" / "config.json").read_text())["num_attention_heads"] == 2
     with pytest.raises(hp.HeadpruneError, match="Did you mean 'plain'"):
         CliRunner().invoke(app, [*words, "--format", "plan"], catch_exceptions=False)
+
+
+def test_what_is_something_else_at_the_moment_is_refused(tmp_path):
+    """Gates would be lost without a word; masks and adapters are no part of a checkpoint."""
+    model = uniformly_pruned("llama")
+    hp.attach_gates(model, "hard-concrete")
+    with pytest.raises(hp.HeadpruneError, match="The model has gates"):
+        hp.export(model, tmp_path / "out")
+    other = uniformly_pruned("llama")
+    with hp.masked(other, {"decoder.0": torch.zeros(4)}), pytest.raises(hp.HeadpruneError, match="`masked` block"):
+        hp.export(other, tmp_path / "out")
+    (tmp_path / "file").touch()
+    with pytest.raises(hp.HeadpruneError, match="is a file; expected a folder"):
+        hp.export(other, tmp_path / "file")
+
+
+def test_every_tensor_keeps_its_precision(tmp_path):
+    """Experts are routed by a bias in float32, also in a model that is in half precision."""
+    model = uniformly_pruned("deepseek_v3").to(torch.bfloat16)
+    kept = [name for name, _ in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    for name in kept:
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, torch.rand(4))
+    hp.export(model, tmp_path / "plain")
+    from safetensors.torch import load_file
+
+    stored = load_file(tmp_path / "plain" / "model.safetensors")
+    assert kept
+    for name in kept:
+        assert stored[name].dtype == torch.float32
+        assert torch.equal(stored[name], model.get_buffer(name))
+    assert stored["lm_head.weight"].dtype == torch.bfloat16
+
+
+def test_the_card_of_a_plain_export_says_that_it_is_one(tmp_path):
+    """What was removed stays told; what the user wrote stays."""
+    uniformly_pruned("llama").save_pretrained(tmp_path / "pruned")
+    card = tmp_path / "pruned" / "README.md"
+    card.write_text(card.read_text() + "\nMine.\n")
+    words = ["export", str(tmp_path / "pruned"), "--out", str(tmp_path / "plain")]
+    CliRunner().invoke(app, words, catch_exceptions=False)
+    text = (tmp_path / "plain" / "README.md").read_text()
+    assert "nothing of headprune is needed" in text
+    assert "size error" not in text
+    assert "Removed attention heads" in text
+    assert "Mine." in text

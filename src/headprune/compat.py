@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
@@ -40,18 +41,33 @@ def _asked(heads: HeadMap, wanted: Mapping[int | str, Iterable[int]]) -> Iterato
     if not isinstance(wanted, Mapping):
         raise MaskError(f"Found {type(wanted).__name__}; expected layers or sites with heads, as {{0: [1, 2]}}.")
     for key, indices in wanted.items():
-        if isinstance(key, str):
-            site = heads[key]
-        else:
-            layers = sites_by_layer(heads)
-            if key not in layers:
-                raise MaskError(f"No layer {key}: this model has attention in layers {', '.join(map(str, layers))}.")
-            site = layers[key]
-        chosen = list(indices)
-        wrong = [head for head in chosen if type(head) is not int or not 0 <= head < site.original_num_heads]
+        site = _site(heads, key)
+        if not hasattr(indices, "__iter__"):
+            raise MaskError(f"{site.id}: found {indices!r}; expected a list of heads.")
+        chosen = [_whole(head) for head in indices]
+        wrong = [head for head in chosen if not 0 <= head < site.original_num_heads]
         if wrong:
-            raise MaskError(f"{site.id} has heads 0 to {site.original_num_heads - 1}; found {wrong[0]!r}.")
+            raise MaskError(f"{site.id} has heads 0 to {site.original_num_heads - 1}; found {wrong[0]}.")
         yield site, [head for head in chosen if head in site.kept]
+
+
+def _site(heads: HeadMap, key: int | str) -> Site:
+    if isinstance(key, str) and not key.isdecimal():  # "0" is a layer, as in a config.json
+        return heads[key]
+    layers, layer = sites_by_layer(heads), _whole(key)
+    if layer not in layers:
+        raise MaskError(f"No layer {layer}: this model has attention in layers {', '.join(map(str, layers))}.")
+    return layers[layer]
+
+
+def _whole(value: int | str) -> int:
+    """A whole number, also of numpy or torch; `True` is not meant as one."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError):
+        raise MaskError(f"Found {value!r}; expected the number of a layer or head.") from None
 
 
 @contextmanager
@@ -66,11 +82,13 @@ def head_mask(
     heads = find_heads(model)
     given = {"encoder": mask, "decoder": decoder, "cross": cross}
     if mask is not None and "encoder" not in heads.components:  # a decoder-only model has one mask
-        given = {"decoder": mask if decoder is None else decoder, "cross": cross}
+        if decoder is not None:
+            raise MaskError("A decoder-only model has one mask: give `mask` or `decoder`, not both.")
+        given = {"decoder": mask, "cross": cross}
     weights: dict[str, Tensor] = {}
     for component, tensor in given.items():
         if tensor is not None:
-            weights |= _rows(heads, component, tensor)
+            weights |= _rows(heads, component, torch.as_tensor(tensor))
     with masked(model, weights, heads=heads):
         yield model
 
@@ -88,12 +106,13 @@ def _rows(heads: HeadMap, component: str, tensor: Tensor) -> dict[str, Tensor]:
     if tuple(tensor.shape) != (layers, *counts):
         wanted = (layers, *counts)
         raise MaskError(f"The mask has shape {tuple(tensor.shape)}; expected {wanted}: layers, heads.")
-    found, row = {}, 0
+    places = {layer: row for row, layer in enumerate(sorted(layer for site in sites for layer in site.layers))}
+    found = {}
     for site in sites:
-        mine = tensor[row : row + len(site.layers)]  # (layers that run this module, heads)
+        mine = tensor[[places[layer] for layer in site.layers]]  # (layers that run this module, heads)
         if len(mine) > 1 and not bool((mine == mine[0]).all()):
             raise MaskError(f"{site.id} is one module that runs in {len(mine)} layers: their rows must be the same.")
-        found[site.id], row = mine[0], row + len(site.layers)
+        found[site.id] = mine[0]
     return found
 
 

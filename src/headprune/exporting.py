@@ -8,7 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from headprune.errors import CheckpointError
 from headprune.registry import Registry
+from headprune.sites import record
+from headprune.surgery.card import model_card
+from headprune.surgery.checkpoint import save_beside
 from headprune.surgery.plain import as_plain
 
 Write = Callable[[nn.Module, Path, Mapping[str, Any] | None], None]
@@ -28,12 +32,19 @@ def export(
     layer (`select(..., per="site")`) and a family whose config can say how wide a head is (Llama, Mistral, Qwen, Gemma,
     T5 …); anything else is refused with the reason. `example` is a batch to check it on, where none can be made.
     """
-    target = Path(folder)
-    formats[format](model, target, example)
+    write, target = formats[format], Path(folder)
+    if target.exists() and not target.is_dir():
+        raise CheckpointError(f"'{target}' is a file; expected a folder to write to.")
+    write(model, target, example)
     return target
 
 
 @formats.add("plain")
 def plain(model: nn.Module, folder: Path, example: Mapping[str, Any] | None) -> None:
     made: Any = as_plain(model, example)
-    made.save_pretrained(folder)
+    entry = record.read(model)
+
+    def card(before: str) -> str:
+        return before if entry is None else model_card(entry, before, plain=True)
+
+    save_beside(folder.resolve(), made.save_pretrained, card)

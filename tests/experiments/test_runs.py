@@ -96,6 +96,29 @@ def test_a_preset_that_cannot_be_read_any_more_is_left_out_and_not_lost(tmp_path
     assert [run.asked for run in read_runs(store)] == [((), (3,))]
 
 
+def test_steps_that_changed_are_other_work(tmp_path):
+    """The text of a preset may stay while a shared step changes: old and new trials are not mixed."""
+    store = Store(tmp_path)
+    ran(store, preset("a"))
+    notes = json.loads((tmp_path / "run.json").read_text())
+    notes["runs"][0]["steps"] = "of an older version"
+    (tmp_path / "run.json").write_text(json.dumps(notes))
+    ran(store, preset("a"))
+    assert len(read_runs(store)) == 2
+
+
+@pytest.mark.parametrize(("part", "value"), [("asked", [["x"]]), ("trials", {"k": {"label": "x"}}), ("steps", 3)])
+def test_a_damaged_note_is_told(tmp_path, part, value):
+    """Whatever part of it."""
+    store = Store(tmp_path)
+    ran(store, preset("a"))
+    notes = json.loads((tmp_path / "run.json").read_text())
+    notes["runs"][0][part] = value
+    (tmp_path / "run.json").write_text(json.dumps(notes))
+    with pytest.raises(hp.HeadpruneError, match="cannot be read"):
+        read_runs(store)
+
+
 def test_a_claim_needs_three_seeds(tmp_path):
     """Two are told as what was seen; three with an interval on the right side are a finding."""
     store = Store(tmp_path)
@@ -145,6 +168,8 @@ def test_seeds_are_paired_and_one_model_serves_all():
     assert judged(preset(), "small", [ONE, four])[0].gaps == pytest.approx((2.9, 4.1))
     single = Seen("one", None, (1.0,), (1,), planned=1)
     assert judged(preset(), "small", [single, four])[0].gaps == (3.0, 4.0)
+    once = Seen("four", None, (4.0,), (1,), planned=1)
+    assert judged(preset(), "small", [ONE, once])[0].gaps == pytest.approx((3.0, 2.9, 3.1))
     half_done = Seen("one", None, (1.0,), (2,), planned=3)  # two seeds of it are still to come
     assert judged(preset(), "small", [half_done, four])[0].gaps == (3.0,)
     assert judged(preset(), "small", [Seen("one", None, ()), four])[0].verdict == "not done"

@@ -219,7 +219,9 @@ def test_bands_are_over_seeds_not_over_orders():
 
 def line(name, *scores, share=0.5):
     whole = Point(12, 0.0, dict.fromkeys(range(len(scores)), (0.9,)))
-    return Line(name, (whole, Point(6, share, {seed: (score,) for seed, score in enumerate(scores)})))
+    points = (whole, Point(6, share, {seed: (score,) for seed, score in enumerate(scores)}))
+    component, _, order = name.rpartition(", ")
+    return Line(name, points, order, (component, ""))
 
 
 def test_methods_are_compared_at_equal_heads():

@@ -23,16 +23,17 @@ def export(
 ) -> None:
     """Write a pruned model so that it loads without headprune."""
     check_writable(out)
-    from headprune.cli.prune import copy_companions
+    from headprune.cli.prune import copy_companions, keep_card
     from headprune.exporting import export as export_model
-    from headprune.sites import find_heads
+    from headprune.exporting import formats
 
+    formats[kind]  # an unknown one is told before a model is loaded
     loaded = load_model(model, device, trust_remote_code=trust_remote_code)
+    keep_card(Path(model), out)
     export_model(loaded, out, kind)
     copy_companions(Path(model), out)
-    heads = len(find_heads(loaded))
-    size = sum(p.numel() for p in loaded.parameters())
+    size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
     if json:
-        typer.echo(json_module.dumps({"format": kind, "heads": heads, "parameters": size, "out": str(out)}, indent=1))
+        typer.echo(json_module.dumps({"format": kind, "bytes": size, "out": str(out)}, indent=1))
         return
-    typer.echo(f"{kind}: {heads} heads, {size / 1e6:.3g} M parameters; loads without headprune from {out}")
+    typer.echo(f"{kind}: {size / 1e6:.3g} MB of weights; loads without headprune from {out}")

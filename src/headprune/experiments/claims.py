@@ -74,6 +74,8 @@ def _gaps(claim: Claim, values: Mapping[str, Seen]) -> tuple[float, ...]:
     other = values[claim.against]
     if other.planned == 1 and other.found:
         return tuple(number - other.found[0] for number in value.found)
+    if value.planned == 1 and value.found:
+        return tuple(value.found[0] - number for number in other.found)
     theirs = dict(zip(other.seeds, other.found, strict=True))
     pairs = zip(value.seeds, value.found, strict=True)
     return tuple(number - theirs[seed] for seed, number in pairs if seed in theirs)

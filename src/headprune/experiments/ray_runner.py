@@ -125,6 +125,7 @@ class RayRunner:
 
     def _move(self, ray: Any, running: dict[Any, _Running]) -> None:
         """Trials that wait for a node as large as one that has gone are asked for anew."""
+        self._check_room(ray)
         largest = max((node.get("CPU", 0) for node in _nodes(ray) if self._fits(node)), default=0)
         for reference, started in list(running.items()):
             if started.cores > largest >= self.num_cpus:

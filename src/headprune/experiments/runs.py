@@ -7,6 +7,7 @@ the preset's own names: two presets may share a trial and call it differently.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,10 +33,12 @@ class Run:
     scale: str
     inputs: Mapping[str, str]  # name -> fingerprint
     names: Mapping[str, Mapping[str, Any]]  # key of a trial -> the preset's own step, label and values for it
+    steps: str  # fingerprint of its steps as they were, shared ones included
     asked: tuple[tuple[int, ...], ...] = ()  # seeds of each time it was run; an empty one is the preset's own
 
     def same_work(self, other: Run) -> bool:
-        return (self.preset.source, self.scale, self.inputs) == (other.preset.source, other.scale, other.inputs)
+        mine, theirs = self.to_dict(), other.to_dict()
+        return all(mine[part] == theirs[part] for part in _SAME)
 
     def joined(self, other: Run) -> Run:
         """The same work with the trials of both."""
@@ -63,7 +66,7 @@ class Run:
     def to_dict(self) -> dict[str, Any]:
         return {
             "preset": self.preset.name, "scale": self.scale, "inputs": dict(self.inputs),
-            "asked": [list(seeds) for seeds in self.asked],
+            "steps": self.steps, "asked": [list(seeds) for seeds in self.asked],
             "trials": {key: dict(names) for key, names in self.names.items()}, "source": self.preset.source,
         }  # fmt: skip
 
@@ -75,7 +78,8 @@ def plan_run(
     trials = trials_of(preset, scale, prints, seeds)
     inputs = {name: prints[name] for name in preset.scale(scale).inputs}
     names = {t.key(): {"step": t.step, "label": t.label, "values": t.params["values"]} for t in trials}
-    return Run(preset, scale, inputs, names, (tuple(seeds or ()),)), trials
+    steps = hashlib.sha256(repr(preset.scale(scale).steps).encode()).hexdigest()[:16]
+    return Run(preset, scale, inputs, names, steps, (tuple(seeds or ()),)), trials
 
 
 def note_runs(store: Store, runs: Iterable[Run]) -> None:
@@ -101,7 +105,17 @@ def read_runs(store: Store) -> list[Run]:
     return found
 
 
-_SAME = ("source", "scale", "inputs")
+_SAME = ("source", "scale", "inputs", "steps")
+
+
+_ENTRY = {"preset": str, "source": str, "scale": str, "inputs": dict, "steps": str, "asked": list, "trials": dict}
+_NAMES = {"step": str, "label": str, "values": dict}
+
+
+def _check(table: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    for part, kind in kinds.items():
+        if not isinstance(table[part], kind):
+            raise ValueError(f"'{part}' is {table[part]!r}")
 
 
 def _entries(store: Store) -> list[dict[str, Any]]:
@@ -113,12 +127,11 @@ def _entries(store: Store) -> list[dict[str, Any]]:
             raise StoreError(f"'{path}' was written by a newer headprune. Upgrade, or choose another folder.")
         entries: list[dict[str, Any]] = content["runs"]
         for entry in entries:
-            for part, kind in (("preset", str), ("source", str), ("scale", str), ("inputs", dict), ("trials", dict)):
-                if not isinstance(entry[part], kind):
-                    raise ValueError(f"'{part}' is {entry[part]!r}")
+            _check(entry, _ENTRY)
             for names in entry["trials"].values():
-                if not isinstance(names["values"], dict) or not isinstance(names["label"], str):
-                    raise ValueError(f"a trial is {names!r}")
+                _check(names, _NAMES)
+            if not all(type(seed) is int for seeds in entry["asked"] for seed in seeds):
+                raise ValueError(f"'asked' is {entry['asked']!r}")
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -130,12 +143,9 @@ def _entries(store: Store) -> list[dict[str, Any]]:
 
 def _run(entry: Mapping[str, Any]) -> Run:
     preset = read_preset(entry["source"], f"{entry['preset']}.toml", shared_steps())
-    names = {
-        str(key): {"step": str(found["step"]), "label": found["label"], "values": found["values"]}
-        for key, found in entry["trials"].items()
-    }
-    asked = tuple(tuple(int(seed) for seed in seeds) for seeds in entry.get("asked", ()))
-    return Run(preset, entry["scale"], dict(entry["inputs"]), names, asked)
+    names = {str(key): {name: found[name] for name in _NAMES} for key, found in entry["trials"].items()}
+    asked = tuple(map(tuple, entry["asked"]))
+    return Run(preset, entry["scale"], dict(entry["inputs"]), names, entry["steps"], asked)
 
 
 def _named(trial: Trial, names: Mapping[str, Any]) -> Trial:

@@ -49,6 +49,8 @@ class Line:
 
     name: str
     points: tuple[Point, ...]
+    order: str = ""  # how heads were chosen, without the component
+    group: tuple[str, str] = ("", "")  # component and values of the step's parameters: compared within it
 
     def at(self, left: int) -> Point | None:
         return next((point for point in self.points if point.left == left), None)
@@ -86,13 +88,13 @@ class Chart:
         return found
 
     def _pairs(self) -> Iterator[tuple[str, Point, str, Point]]:
-        references = [line for line in self.lines if line.name.rpartition(", ")[2] == REFERENCE]
+        references = [line for line in self.lines if line.order == REFERENCE]
         if references:
             lines = [
                 (line, reference)
                 for reference in references
                 for line in self.lines
-                if line is not reference and line.name.rpartition(", ")[0] == reference.name.rpartition(", ")[0]
+                if line is not reference and line.group == reference.group
             ]
         else:
             lines = list(itertools.combinations(self.lines, 2))
@@ -100,7 +102,9 @@ class Chart:
             (line.name, point, other.name, their)
             for line, other in lines
             for point in line.points
-            if 0.0 < point.share < 1.0 and (their := other.at(point.left)) is not None
+            if 0.0 < point.share < 1.0
+            and (their := other.at(point.left)) is not None
+            and point.by_seed.keys() & their.by_seed.keys()
         ]
         if len(met) <= MOST_PAIRS or references:
             yield from sorted(met, key=lambda pair: pair[1].share)
@@ -159,20 +163,19 @@ def _lines(samples: Sequence[_Sample]) -> Iterator[Line]:
             yield _line(name, mine)
             continue
         for value in dict.fromkeys(sample.values for sample in mine):  # such as top:3 and bottom:3
-            yield _line(f"{name} [{value}]", [sample for sample in mine if sample.values == value])
+            yield _line(name, [sample for sample in mine if sample.values == value], value)
 
 
-def _line(name: str, samples: Sequence[_Sample]) -> Line:
+def _line(name: str, samples: Sequence[_Sample], values: str = "") -> Line:
     places: dict[tuple[float, int], dict[int, list[float]]] = {}
     for sample in samples:
         places.setdefault((sample.share, sample.left), {}).setdefault(sample.seed, []).append(sample.score)
-    return Line(
-        name,
-        tuple(
-            Point(left, share, {seed: tuple(scores) for seed, scores in by_seed.items()})
-            for (share, left), by_seed in sorted(places.items())
-        ),
+    points = tuple(
+        Point(left, share, {seed: tuple(scores) for seed, scores in by_seed.items()})
+        for (share, left), by_seed in sorted(places.items())
     )
+    component, _, order = name.rpartition(", ")  # as `headprune curve` names them
+    return Line(f"{name} [{values}]" if values else name, points, order, (component, values))
 
 
 def _samples(record: Record) -> list[_Sample]:
@@ -213,9 +216,10 @@ def _trained(step: str, values: str, seed: int, result: Mapping[str, Any]) -> _S
 
 def _compared(name: str, point: Point, other: str, their: Point) -> Comparison:
     seeds = [seed for seed in point.by_seed if seed in their.by_seed]
-    if len(seeds) < ENOUGH:
-        return Comparison(point.share, name, other, point.mean - their.mean, len(seeds))
     ours, theirs = ([one.mean_of(seed) for seed in seeds] for one in (point, their))
+    if len(seeds) < ENOUGH:
+        gap = sum(ours) / len(seeds) - sum(theirs) / len(seeds)
+        return Comparison(point.share, name, other, gap, len(seeds))
     found = paired_t_test(theirs, ours)
     assert found.interval is not None, "a t-test has one"
     interval = (found.interval.low, found.interval.high)

@@ -12,11 +12,15 @@ ENTRY = "pruned_heads"
 
 def has_plain_layers(heads: HeadMap) -> bool:
     """Whether a layer number alone says which site is meant."""
-    return len(heads.components) == 1 and len({site.tower for site in heads}) == 1
+    layers = [layer for site in heads for layer in site.layers]
+    return len(heads.components) == 1 and len({site.tower for site in heads}) == 1 and len(set(layers)) == len(layers)
 
 
 def sites_by_layer(heads: HeadMap) -> dict[int, Site]:
     """The site that a bare layer number means; refused where it could mean several."""
+    if not heads:
+        why = f" ({heads.skipped[0].path}: {heads.skipped[0].reason})" if heads.skipped else ""
+        raise MaskError(f"No heads were found in this model{why}.")
     if not has_plain_layers(heads):
         raise MaskError(
             f"This model has {', '.join(site.id for site in heads.sites[:6])} …: a layer number alone is ambiguous. "

@@ -10,9 +10,9 @@ from headprune.sites.record import recorded_heads
 BEGIN, END = "<!-- headprune: begin -->", "<!-- headprune: end -->"
 
 
-def model_card(entry: dict[str, Any], before: str = "") -> str:
-    """The card `before` with our section put in, or replaced if it is there already."""
-    section = f"{BEGIN}\n{_section(entry)}\n{END}"
+def model_card(entry: dict[str, Any], before: str = "", *, plain: bool = False) -> str:
+    """The card `before` with our section put in, or replaced if it is there already. `plain`: loads without us."""
+    section = f"{BEGIN}\n{_section(entry, PLAIN if plain else LOADING)}\n{END}"
     if BEGIN in before and END in before:
         return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: section, before, count=1, flags=re.DOTALL)
     if before.strip():
@@ -20,7 +20,18 @@ def model_card(entry: dict[str, Any], before: str = "") -> str:
     return f"---\nlibrary_name: transformers\ntags:\n- headprune\n---\n\n# Pruned model\n\n{section}\n"
 
 
-def _section(entry: dict[str, Any]) -> str:
+LOADING = """Load it with the ordinary call, after importing headprune (without it, loading stops with a size error):
+
+```python
+import headprune
+from transformers import AutoModel
+
+model = AutoModel.from_pretrained("path/to/this/folder")
+```"""
+PLAIN = "This is an ordinary checkpoint: nothing of headprune is needed to load it."
+
+
+def _section(entry: dict[str, Any], loading: str) -> str:
     heads = recorded_heads(entry)
     original = sum(site.original_num_heads for site in heads)
     lines = [
@@ -42,15 +53,5 @@ def _section(entry: dict[str, Any]) -> str:
         how = step.get("by") or "a mask given by the user"
         on = f", on {step['on']}" if step.get("on") else ""
         lines.append(f"{number}. {removed} heads by {how}{on}")
-    lines += [
-        "",
-        "Load it with the ordinary call, after importing headprune (without it, loading stops with a size error):",
-        "",
-        "```python",
-        "import headprune",
-        "from transformers import AutoModel",
-        "",
-        'model = AutoModel.from_pretrained("path/to/this/folder")',
-        "```",
-    ]
+    lines += ["", loading]
     return "\n".join(lines)

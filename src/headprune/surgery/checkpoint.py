@@ -28,7 +28,7 @@ from headprune.heads import Site
 from headprune.hooks import register_attention_function
 from headprune.masking import is_masked
 from headprune.sites import record
-from headprune.sites.layers import note_pruned_heads
+from headprune.sites.layers import ENTRY, note_pruned_heads
 from headprune.surgery import version4
 from headprune.surgery.applying import apply_
 from headprune.surgery.card import model_card
@@ -53,9 +53,9 @@ def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def post_init(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        entry = version4.entry_for(self)
-        if entry is not None:
-            record.write(self, entry)
+        old = version4.entry_for(self)
+        if old is not None:
+            setattr(self.config, record.ENTRY, old)  # the config said so itself, and whoever else has it says so, too
         entry = record.read(self)
         if entry is not None:
             apply_(self, _checked_edits(entry), stored=True)
@@ -134,7 +134,9 @@ def _with_safe_saving(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise NotADirectoryError(f"'{target}' is a file")
             if kwargs.get("push_to_hub"):
                 return original(self, save_directory, *args, **kwargs)
-            _save_beside(target, entry, lambda folder: original(self, folder, *args, **kwargs))
+            save_beside(
+                target, lambda folder: original(self, folder, *args, **kwargs), lambda before: model_card(entry, before)
+            )
         except HeadpruneError:
             raise
         except Exception as error:
@@ -147,8 +149,9 @@ def _with_safe_saving(original: Callable[..., Any]) -> Callable[..., Any]:
     return save_pretrained
 
 
-def _save_beside(target: Path, entry: dict[str, Any], save: Callable[[Path], object]) -> None:
-    """Save into a new folder on the same disk, then move the files in. A failure leaves the target as it was."""
+def save_beside(target: Path, save: Callable[[Path], object], card: Callable[[str], str]) -> None:
+    """Save into a new folder on the same disk, then move the files in. A failure leaves the target as it was.
+    `card` makes the model card from the one that is there."""
     near = target
     while not near.exists():
         near = near.parent
@@ -158,9 +161,9 @@ def _save_beside(target: Path, entry: dict[str, Any], save: Callable[[Path], obj
         new.mkdir()
         old.mkdir()
         save(new)
-        card = target / "README.md"
-        before = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-        (new / "README.md").write_text(model_card(entry, before), encoding="utf-8")
+        old_card = target / "README.md"
+        before = old_card.read_text(encoding="utf-8", errors="replace") if old_card.is_file() else ""
+        (new / "README.md").write_text(card(before), encoding="utf-8")
         target.mkdir(parents=True, exist_ok=True)
         _exchange(new, old, target)
     finally:
@@ -248,10 +251,11 @@ def _keys(info: Any, kind: str) -> Iterable[Any]:
 
 
 def _is_pruned_checkpoint(name: Any, config: Any) -> bool:
-    if config is not None and getattr(config, record.ENTRY, None) is not None:
-        return True
+    if config is not None:
+        return any(getattr(config, entry, None) for entry in (record.ENTRY, ENTRY))
     path = Path(str(name)) / "config.json"
     try:
-        return record.ENTRY in json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return any(stored.get(entry) for entry in (record.ENTRY, ENTRY))
+    except (OSError, ValueError, TypeError, AttributeError):
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from headprune.sites import record
 from headprune.sites.examine import eval_mode, run
 from headprune.sites.find import find_heads, unwrapped
 from headprune.sites.layers import ENTRY
+from headprune.surgery.prune import refuse_unfit_models
 
 # What configs call these, in the order in which they are tried. An encoder-decoder may have names of its own.
 HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
@@ -34,6 +36,9 @@ SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.Module:
     """A new model with the same weights that is not pruned as far as anybody can tell. Refused where it cannot be."""
     model = unwrapped(model)
+    refuse_unfit_models(model)
+    if any(type(parameter) is not nn.Parameter for parameter in model.parameters()):
+        raise UnsupportedModelError("The model is quantised. Export it in whole numbers, and quantise what you load.")
     heads = find_heads(model, example)
     if getattr(model, "config", None) is None:
         raise UnsupportedModelError(f"{type(model).__name__} has no config that could say how many heads it has.")
@@ -59,10 +64,11 @@ def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.M
 
 def _config(model: nn.Module, heads: HeadMap, width: str) -> Any:
     """The config with the smaller numbers; the width of a head left as it is, told, or added where there is none."""
-    config = copy.deepcopy(model.config)
-    for name in (record.ENTRY, ENTRY):
-        if hasattr(config, name):
-            delattr(config, name)
+    config: Any = copy.deepcopy(model.config)
+    for place in _places(config).values():
+        part = _part(config, place)
+        for name in [name for name in vars(part) if name.startswith(record.ENTRY) or name == ENTRY]:
+            delattr(part, name)
     for owner, sites in _by_owner(model, heads).items():
         part = _part(config, owner)
         _tell(part, sites, type(model).__name__)
@@ -106,6 +112,8 @@ def _tell(config: Any, sites: Sequence[Site], model: str) -> None:
     for side in dict.fromkeys(SIDES[site.component] for site in sites):
         mine = [site for site in sites if SIDES[site.component] == side]
         others = [site for site in sites if SIDES[site.component] != side]
+        if any(isinstance(getattr(config, name, None), list | tuple) for name in HEADS):
+            raise UnsupportedModelError(f"The config of {model} has a list of heads by stage, which is not supported.")
         own = [name for name in (f"{side}_{name}" for name in ("attention_heads", *HEADS)) if hasattr(config, name)]
         names = own or [name for name in HEADS if hasattr(config, name)]
         if not names:
@@ -135,7 +143,8 @@ def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
     """A model of the edited config with these weights."""
     name = type(model).__name__
     try:
-        plain: nn.Module = type(model)(config)
+        loaded = type(config).from_dict(json.loads(config.to_json_string()))  # as whoever loads it will have it
+        plain: nn.Module = type(model)(loaded)
     except Exception as error:  # whatever a family's own checks say
         told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise UnsupportedModelError(f"The config of {name} cannot say it ({told}).") from error
@@ -146,12 +155,14 @@ def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
         found, wanted = (tuple(table[key].shape) if key in table else None for table in (weights, places))
         if found != wanted:
             raise UnsupportedModelError(
-                f"{name} with this number of heads has {key} of shape {wanted}; the pruned one has {found}. Its config "
-                "cannot say that heads are fewer and as wide as before: many families take the width of a head from "
-                "hidden size / heads."
+                f"{name} with this number of heads has {key} of shape {wanted or 'nothing'}; the pruned one has "
+                f"{found or 'nothing'}. Its config cannot say that heads are fewer and as wide as before: many "
+                "families take the width of a head from hidden size / heads."
             )
-    first = next(model.parameters())
-    plain.to(device=first.device, dtype=first.dtype).load_state_dict(weights)
+    plain.to(next(model.parameters()).device)
+    copies = {key: value.detach().clone() for key, value in weights.items()}
+    plain.load_state_dict(copies, assign=True)  # each in its own precision
+    plain.tie_weights()  # type: ignore[operator]
     if getattr(model, "generation_config", None) is not None:
         plain.generation_config = copy.deepcopy(model.generation_config)
     return plain.eval()

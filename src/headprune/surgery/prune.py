@@ -119,7 +119,7 @@ def _cut_out(
     example: Mapping[str, Any] | None,
 ) -> Outcome:
     """Do all cuts or none."""
-    _refuse_unfit_models(model)
+    refuse_unfit_models(model)
     view = look(model, example)
     cuts = _cuts(view.heads, mask, gqa, empty_site)
     expected = _masked_answer(model, mask, view.heads, example, empty_site) if verify and cuts else None
@@ -145,7 +145,8 @@ def _forget_unpacking(model: nn.Module) -> None:
         quantizer.remove_quantization_config(model)
 
 
-def _refuse_unfit_models(model: nn.Module) -> None:
+def refuse_unfit_models(model: nn.Module) -> None:
+    """Models that are something else at the moment: masked, gated, under an adapter, or partly elsewhere."""
     if is_masked(model):
         raise UnsupportedModelError("The model is inside a `masked` block. Leave the block, then prune.")
     if is_gated(model):

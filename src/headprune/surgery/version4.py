@@ -29,10 +29,21 @@ def entry_for(model: nn.Module) -> dict[str, Any] | None:
     if not asked or record.read(model) is not None:
         return None
     gone = _checked(asked)
-    with _in_memory():
-        twin = _twin(model)
-        heads = find_heads(twin)
-        perform(twin, _mask(heads, gone), verify=False, about={"by": "transformers v4"})
+    try:
+        with _in_memory():
+            twin = _twin(model)
+            if twin is None:
+                return None
+            heads = find_heads(twin)
+            perform(twin, _mask(heads, gone), verify=False, about={"by": "transformers v4"})
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever this family stumbles over
+        raise CheckpointError(
+            f"The config says that transformers v4 removed heads ({ENTRY}: {str(gone)[:200]}), which cannot be done in "
+            f"{type(model).__name__} here: {type(error).__name__}: {error} Load it with v4, or start from the whole "
+            "model."
+        ) from error
     return record.read(twin)
 
 
@@ -64,23 +75,32 @@ def _in_memory() -> Iterator[None]:
 
 
 def _checked(asked: Any) -> dict[int, list[int]]:
-    """From a file that anybody may have touched: `{"0": [1, 2]}`."""
-    try:
-        if not isinstance(asked, Mapping) or not all(isinstance(heads, list) for heads in asked.values()):
-            raise TypeError
-        return {int(layer): sorted({int(head) for head in heads}) for layer, heads in asked.items() if heads}
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"config.{ENTRY} is {asked!r}; expected layers with lists of heads, as transformers v4 wrote them."
-        ) from error
+    """From a file that anybody may have touched: `{"0": [1, 2]}`; in a config that is in memory, layers are numbers."""
+    found: dict[int, list[int]] = {}
+    pairs: list[tuple[Any, Any]] = list(asked.items()) if isinstance(asked, Mapping) else [("", None)]
+    for layer, heads in pairs:
+        number = int(layer) if str(layer).isdecimal() else None
+        fit = isinstance(heads, list) and all(type(head) is int for head in heads)
+        if number is None or not fit or number in found:
+            raise CheckpointError(
+                f"config.{ENTRY} is {repr(asked)[:200]}; expected layers with lists of heads, as transformers v4 wrote "
+                "them."
+            )
+        found[number] = sorted(set(heads))
+    return {layer: heads for layer, heads in found.items() if heads}
 
 
-def _twin(model: nn.Module) -> nn.Module:
-    """A whole model of the same class and config, with random weights, in memory and in float32."""
-    config = copy.deepcopy(model.config)
+def _twin(model: nn.Module) -> nn.Module | None:
+    """A whole model of the same class and config, with random weights, in memory and in float32; None for a part of a
+    model that is not made from a config alone (the whole one will ask again)."""
+    config: Any = copy.deepcopy(model.config)
     setattr(config, ENTRY, {})
+    config._attn_implementation = "eager"  # the one asked for may not run here
     generator = torch.Generator().manual_seed(0)
-    twin = type(model)(config).float().eval()
+    try:
+        twin = type(model)(config).float().eval()
+    except TypeError:
+        return None
     with torch.no_grad():
         for parameter in twin.parameters():  # while a model is loaded, nothing is initialised
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
