@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 import headprune as hp
@@ -36,7 +38,11 @@ sys.meta_path.insert(0, Nothing())
 import torch, transformers
 for folder in map(Path, sys.argv[1:]):
     told = json.loads((folder / "told.json").read_text())
-    model = getattr(transformers, told["class"]).from_pretrained(folder).eval()
+    auto = json.loads((folder / "config.json").read_text()).get("auto_map")
+    if auto:  # the code to load it is in the folder
+        model = getattr(transformers, next(iter(auto))).from_pretrained(folder, trust_remote_code=True).eval()
+    else:
+        model = getattr(transformers, told["class"]).from_pretrained(folder).eval()
     with torch.no_grad():
         found = model(**{name: torch.tensor(value) for name, value in told["batch"].items()})[0]
     expected = torch.tensor(told["output"])
@@ -55,24 +61,67 @@ def uniformly_pruned(family):
     return hp.prune_(model, hp.HeadMask.full(heads).without(*gone))
 
 
-def test_plain_models_load_and_answer_without_headprune(tmp_path):
+def tell(folder, model):
+    """What the model answers, beside its checkpoint."""
+    batch = {name: value for name, value in example_inputs(model).items() if isinstance(value, torch.Tensor)}
+    with torch.no_grad():
+        output = model(**batch)[0]
+    told = {
+        "class": type(model).__name__, "batch": {name: value.tolist() for name, value in batch.items()},
+        "output": output.tolist(), "parameters": model.num_parameters(),
+    }  # fmt: skip
+    (folder / "told.json").write_text(json.dumps(told))
+
+
+def answers_without_headprune(folders, cache):
     """In a process where it cannot even be imported."""
+    words = [sys.executable, "-c", LOADED, *map(str, folders)]
+    environment = {**os.environ, "HF_MODULES_CACHE": str(cache)}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("as it was") == len(folders)
+
+
+def test_plain_models_load_and_answer_without_headprune(tmp_path):
+    """Every family whose config can say it."""
+    folders = []
     for family in sorted(PLAIN):
         model = uniformly_pruned(family)
-        folder = hp.export(model, tmp_path / family, format="plain")
-        batch = {name: value for name, value in example_inputs(model).items() if isinstance(value, torch.Tensor)}
-        with torch.no_grad():
-            output = model(**batch)[0]
-        told = {
-            "class": type(model).__name__, "batch": {name: value.tolist() for name, value in batch.items()},
-            "output": output.tolist(), "parameters": model.num_parameters(),
-        }  # fmt: skip
-        (folder / "told.json").write_text(json.dumps(told))
-        assert "headprune" not in json.loads((folder / "config.json").read_text())
-    words = [sys.executable, "-c", LOADED, *(str(tmp_path / family) for family in sorted(PLAIN))]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("as it was") == len(PLAIN)
+        folders.append(hp.export(model, tmp_path / family, format="plain"))
+        tell(folders[-1], model)
+        assert "headprune" not in json.loads((folders[-1] / "config.json").read_text())
+    answers_without_headprune(folders, tmp_path / "cache")
+
+
+def test_standalone_models_load_and_answer_without_headprune(tmp_path):
+    """Every family, ragged and with an empty site: the code is in the folder."""
+    folders = []
+    for family in FAMILIES:
+        if family in ("all_attention", "transformer_xl"):  # our own classes
+            continue
+        model = uniformly_pruned(family)
+        heads = hp.find_heads(model)
+        hp.prune_(model, hp.HeadMask.full(heads).without(heads.sites[0].id))
+        folders.append(hp.export(model, tmp_path / family, format="standalone"))
+        tell(folders[-1], model)
+        assert "import headprune" not in (folders[-1] / "modeling_pruned.py").read_text()
+        assert "from headprune" not in (folders[-1] / "modeling_pruned.py").read_text()
+    answers_without_headprune(folders, tmp_path / "cache")
+    # Where headprune is, the ordinary call does without the code in the folder.
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "llama")
+    assert type(loaded).__module__.startswith("transformers.")
+    assert len(hp.find_heads(loaded)) == 2
+
+
+def test_standalone_is_refused_where_it_has_nothing_to_build_on(tmp_path):
+    """A model of ours, and one that was never pruned; nothing is written."""
+    for model, told in (
+        (uniformly_pruned("all_attention"), "not a class that transformers' Auto classes know"),
+        (tiny_model("bert"), "No head of this model was removed"),
+    ):
+        with pytest.raises(hp.HeadpruneError, match=told):
+            hp.export(model, tmp_path / "out", format="standalone")
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - PLAIN))

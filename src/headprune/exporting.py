@@ -14,6 +14,7 @@ from headprune.sites import record
 from headprune.surgery.card import model_card
 from headprune.surgery.checkpoint import save_beside
 from headprune.surgery.plain import as_plain
+from headprune.surgery.standalone import save_standalone
 
 Write = Callable[[nn.Module, Path, Mapping[str, Any] | None], None]
 formats: Registry[Write] = Registry("format")
@@ -28,6 +29,8 @@ def export(
 ) -> Path:
     """Write a pruned model so that it loads without headprune.
 
+    `standalone`: the checkpoint carries a modelling file of its own; load it with `trust_remote_code=True`. Any heads
+    of any family of transformers.
     `plain`: an ordinary checkpoint whose config has the smaller numbers. It needs the same number of heads in every
     layer (`select(..., per="site")`) and a family whose config can say how wide a head is (Llama, Mistral, Qwen, Gemma,
     T5 …); anything else is refused with the reason. `example` is a batch to check it on, where none can be made.
@@ -45,6 +48,16 @@ def plain(model: nn.Module, folder: Path, example: Mapping[str, Any] | None) -> 
     entry = record.read(model)
 
     def card(before: str) -> str:
-        return before if entry is None else model_card(entry, before, plain=True)
+        return before if entry is None else model_card(entry, before, loading="plain")
 
     save_beside(folder.resolve(), made.save_pretrained, card)
+
+
+@formats.add("standalone")
+def standalone(model: nn.Module, folder: Path, example: Mapping[str, Any] | None) -> None:
+    entry = record.read(model)
+    save_beside(
+        folder.resolve(),
+        lambda place: save_standalone(model, place),
+        lambda before: model_card(entry or {}, before, loading="standalone"),
+    )

@@ -15,7 +15,11 @@ def export(
     model: Model,
     out: Annotated[Path, typer.Option(help="Folder for the exported model.")],
     kind: Annotated[
-        str, typer.Option("--format", help="plain: an ordinary checkpoint, if every layer keeps as many heads.")
+        str,
+        typer.Option(
+            "--format",
+            help="plain: an ordinary checkpoint, if every layer keeps as many heads; standalone: with its own code.",
+        ),
     ] = "plain",
     json: Json = False,
     device: Device = "cpu",

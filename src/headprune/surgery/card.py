@@ -10,9 +10,9 @@ from headprune.sites.record import recorded_heads
 BEGIN, END = "<!-- headprune: begin -->", "<!-- headprune: end -->"
 
 
-def model_card(entry: dict[str, Any], before: str = "", *, plain: bool = False) -> str:
-    """The card `before` with our section put in, or replaced if it is there already. `plain`: loads without us."""
-    section = f"{BEGIN}\n{_section(entry, PLAIN if plain else LOADING)}\n{END}"
+def model_card(entry: dict[str, Any], before: str = "", *, loading: str = "headprune") -> str:
+    """The card `before` with our section put in, or replaced if it is there already; `loading` is what it takes."""
+    section = f"{BEGIN}\n{_section(entry, LOADING[loading])}\n{END}"
     if BEGIN in before and END in before:
         return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: section, before, count=1, flags=re.DOTALL)
     if before.strip():
@@ -20,15 +20,18 @@ def model_card(entry: dict[str, Any], before: str = "", *, plain: bool = False) 
     return f"---\nlibrary_name: transformers\ntags:\n- headprune\n---\n\n# Pruned model\n\n{section}\n"
 
 
-LOADING = """Load it with the ordinary call, after importing headprune (without it, loading stops with a size error):
+LOADING = {
+    "headprune": """Load it with the ordinary call, after importing headprune (without it, loading stops with an error):
 
 ```python
 import headprune
 from transformers import AutoModel
 
 model = AutoModel.from_pretrained("path/to/this/folder")
-```"""
-PLAIN = "This is an ordinary checkpoint: nothing of headprune is needed to load it."
+```""",
+    "plain": "This is an ordinary checkpoint: nothing of headprune is needed to load it.",
+    "standalone": "The code to load it is in the folder: from_pretrained(..., trust_remote_code=True) is all it takes.",
+}
 
 
 def _section(entry: dict[str, Any], loading: str) -> str:
