@@ -52,7 +52,8 @@ OURS = [c for c in COMMANDS if c.startswith("headprune")]
 CHAIN = [c for c in OURS if "tuned" in c]
 TRANSLATION = [c for c in OURS if "translator" in c]
 LANGUAGE = [c for c in OURS if "writer" in c]
-ALONE = [c for c in OURS if c not in (*CHAIN, *TRANSLATION, *LANGUAGE)]
+PRESETS = [c for c in OURS if c.startswith(("headprune run", "headprune report"))]
+ALONE = [c for c in OURS if c not in (*CHAIN, *TRANSLATION, *LANGUAGE, *PRESETS)]
 
 
 @pytest.mark.parametrize("command", ALONE)
@@ -94,6 +95,14 @@ def test_the_commands_for_language_models_run_one_after_the_other(tmp_path):
     for command in LANGUAGE:
         assert run_command(command, tmp_path, {"path/to/text": tmp_path / "text"})
     assert (tmp_path / "writer-gated" / "gates.json").exists()
+
+
+def test_the_commands_for_the_papers_run_one_after_the_other(tmp_path):
+    """Two presets by arithmetic, and their report."""
+    assert len(PRESETS) == 3
+    for command in PRESETS:
+        assert run_command(command, tmp_path, {})
+    assert "Shim et al. 2021, Figure 1" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make")])
