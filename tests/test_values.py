@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headprune.errors import FileFormatError, HeadpruneError, MaskError, UnknownNameError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, canonical_component, heads_to_prune
 from headprune.heads.files import write_text
+from headprune.heads.ids import SiteName
 from headprune.heads.mask import head_units
 from tests.strategies import head_maps, head_scores, masks, site
 
@@ -295,3 +296,24 @@ def test_files_of_scores_must_agree_with_themselves():
     """Sums without squares are refused."""
     with pytest.raises(FileFormatError, match="same sites"):
         HeadScores.from_dict({"sums": {"encoder.0": [1.0]}, "squares": {}, "counts": {"encoder.0": 1}})
+
+
+@pytest.mark.parametrize(
+    ("site", "name"),
+    [
+        ("encoder.3", (None, "encoder", 3)),
+        ("vision.encoder.12", ("vision", "encoder", 12)),
+        ("encoder.0#2", (None, "encoder", 0)),
+    ],
+)
+def test_the_id_of_a_site_is_read(site, name):
+    """Tower, component and layer."""
+    found = SiteName.parse(site)
+    assert (found.tower, found.component, found.layer) == name
+
+
+@pytest.mark.parametrize("site", ["", "encoder", "encoder.x", ".3", "3"])
+def test_what_is_no_site_is_told(site):
+    """As for heads."""
+    with pytest.raises(HeadpruneError, match="is not the name of a site"):
+        SiteName.parse(site)

@@ -30,7 +30,7 @@ def export(
     """Write a pruned model so that it loads without headprune.
 
     `standalone`: the checkpoint carries a modelling file of its own; load it with `trust_remote_code=True`. Any heads
-    of any family of transformers.
+    that `prune_` can remove, in a class of transformers that its Auto classes know.
     `plain`: an ordinary checkpoint whose config has the smaller numbers. It needs the same number of heads in every
     layer (`select(..., per="site")`) and a family whose config can say how wide a head is (Llama, Mistral, Qwen, Gemma,
     T5 …); anything else is refused with the reason. `example` is a batch to check it on, where none can be made.

@@ -7,6 +7,7 @@ from typing import Literal
 
 from headprune.errors import MaskError, UnknownNameError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site, canonical_component, heads_to_prune
+from headprune.heads.ids import SiteName
 from headprune.heads.mask import Unit
 from headprune.registry import hint
 
@@ -116,15 +117,14 @@ def _plain_map(scores: HeadScores) -> HeadMap:
     sites = []
     for site_id, row in scores.sums.items():
         kept = tuple(index for index, value in enumerate(row) if value is not None)
-        name, _, layer = site_id.partition("#")[0].rpartition(".")
-        tower, _, component = name.rpartition(".")
+        name = SiteName.parse(site_id)
         sites.append(
             Site(
                 id=site_id,
-                component=component,
-                layer=int(layer),
-                layers=(int(layer),),
-                tower=tower or None,
+                component=name.component,
+                layer=name.layer,
+                layers=(name.layer,),
+                tower=name.tower,
                 num_heads=len(kept),
                 num_kv_heads=len(kept),
                 head_dim=0,

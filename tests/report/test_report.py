@@ -293,3 +293,21 @@ def test_folders_with_other_seeds_of_the_same_work_are_one_run(runs, tmp_path):
     assert told.values[0].seeds == (1, 2, 3)
     assert report.failed == []
     assert len(report.records) == 30
+
+
+def test_components_of_unequal_size_have_rows_of_their_own():
+    """Six heads left are a quarter of one component and half of another: no number stands in the other's row."""
+    small = Line("cross, x", (Point(6, 0.5, {1: (0.5,)}),))
+    large = Line("encoder, x", (Point(6, 0.25, {1: (0.7,)}),))
+    table = tables.chart_table(Chart("x", "accuracy", (small, large), of_component=True))
+    assert table.rows == (("25.0%", "6", "–", "0.7"), ("50.0%", "6", "0.5", "–"))
+
+
+def test_names_that_are_no_sites_spoil_no_page(tmp_path):
+    """A result that somebody made up."""
+    params = {"command": "prune", "arguments": ["x"], "options": {}, "values": {}}
+    result = {"original": {"nowhere": 3}, "kept": {"nowhere": [0]}}
+    store = Store(tmp_path)
+    store.put(Record(trial=Trial(work="command", params=params), status="done", result=result))
+    assert gather([tmp_path]).subjects == ()
+    assert "nowhere" not in html_page(gather([tmp_path]))

@@ -287,9 +287,12 @@ def _draw(results: Sequence[dict[str, Any]], out: Path, kind: str) -> list[Path]
 
 def _pairs(opened: dict[str, int]) -> dict[str, int]:
     """Open heads of layers 0-1, 2-3 … of each component."""
+    from headprune.heads.ids import SiteName
+
     counts: dict[str, int] = {}
     for site, count in opened.items():
-        component, _, layer = site.partition("#")[0].rpartition(".")
-        first = int(layer) // 2 * 2
-        counts[f"{component} {first}-{first + 1}"] = counts.get(f"{component} {first}-{first + 1}", 0) + count
+        name = SiteName.parse(site)
+        first = name.layer // 2 * 2
+        pair = f"{f'{name.tower}.' if name.tower else ''}{name.component} {first}-{first + 1}"
+        counts[pair] = counts.get(pair, 0) + count
     return counts

@@ -47,3 +47,20 @@ class HeadId:
 
     def __str__(self) -> str:
         return f"{self.site}:{self.index}"
+
+
+@dataclass(frozen=True)
+class SiteName:
+    """What the id of a site says: `vision.encoder.3#2` is the second one of layer 3 of the vision tower's encoder."""
+
+    tower: str | None
+    component: str
+    layer: int
+
+    @classmethod
+    def parse(cls, site: str) -> SiteName:
+        before, _, layer = site.partition("#")[0].rpartition(".")
+        tower, _, component = before.rpartition(".")
+        if not component or not layer.isdecimal():
+            raise UnknownNameError(f"'{site}' is not the name of a site. Expected one like 'encoder.3'.")
+        return cls(tower or None, component, int(layer))

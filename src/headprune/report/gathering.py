@@ -220,7 +220,11 @@ def _sizes(records: Iterable[Record]) -> Iterable[Size]:
 def _speeds(records: Iterable[Record]) -> Iterable[Speed]:
     for record in records:
         result: Any = record.result
-        if record.is_done and record.trial.work == "speed":
+        if (
+            record.is_done
+            and record.trial.work == "speed"
+            and {"speedup", "speedup_quartiles", "control"} <= set(result)
+        ):
             low, high = result["speedup_quartiles"]
             yield Speed(record.trial.label, result["speedup"], (low, high), result["control"])
 

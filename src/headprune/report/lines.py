@@ -14,7 +14,6 @@ from headprune.stats import holm, mean_interval, paired_t_test
 from headprune.tasks.metrics import metric_called
 
 REFERENCE = "random"  # what other orders are compared with
-SIGNIFICANT = 0.05
 MOST_PAIRS = 60  # of lines at equal heads, where there is no reference: more is no table
 
 
@@ -52,8 +51,10 @@ class Line:
     order: str = ""  # how heads were chosen, without the component
     group: tuple[str, str] = ("", "")  # component and values of the step's parameters: compared within it
 
-    def at(self, left: int) -> Point | None:
-        return next((point for point in self.points if point.left == left), None)
+    def at(self, left: int, share: float | None = None) -> Point | None:
+        """The point with so many heads left; of components of unequal size, also the share tells."""
+        found = (point for point in self.points if point.left == left and share in (None, point.share))
+        return next(found, None)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headprune.errors import HeadpruneError
+from headprune.errors import HeadpruneError, UnknownNameError
 from headprune.experiments.placeholders import names_in
 from headprune.experiments.store import Record
 from headprune.experiments.trial import Trial
 from headprune.heads import HeadId, HeadScores
-from headprune.heads.ids import COMPONENTS
+from headprune.heads.ids import COMPONENTS, SiteName
 from headprune.selection import pruning_order
 from headprune.tasks.metrics import metric_called
 
@@ -92,23 +92,30 @@ def subjects_of(records: Iterable[Record]) -> list[Subject]:
             reader(subject, record)
         except (HeadpruneError, KeyError, TypeError, ValueError, AttributeError, IndexError):
             continue  # a result of another shape, as a preset of somebody's own may have: the page does without
-    return [subject for subject in found.values() if subject.sites]
+    return [subject for subject in found.values() if subject.sites and _has_real_sites(subject)]
+
+
+def _has_real_sites(subject: Subject) -> bool:
+    """Names from a file may be anything."""
+    try:
+        return bool(subject.sorted_sites())
+    except UnknownNameError:
+        return False
 
 
 def component_of(site: str) -> str:
-    return _place(site)[2] or "heads"
+    return SiteName.parse(site).component
 
 
 def layer_of(site: str) -> int:
-    return _place(site)[3]
+    return SiteName.parse(site).layer
 
 
-def _place(site: str) -> tuple[str, int, str, int]:
-    """Tower, component in the house's order, its name, layer."""
-    name, _, layer = site.partition("#")[0].rpartition(".")
-    tower, _, component = name.rpartition(".")
-    order = COMPONENTS.index(component) if component in COMPONENTS else len(COMPONENTS)
-    return tower, order, component, int(layer) if layer.isdecimal() else 0
+def _place(site: str) -> tuple[str, int, int, str]:
+    """Where a site stands in the house's order."""
+    name = SiteName.parse(site)
+    order = COMPONENTS.index(name.component) if name.component in COMPONENTS else len(COMPONENTS)
+    return name.tower or "", order, name.layer, site
 
 
 def _subject(trial: Trial, labels: Mapping[str, str]) -> tuple[str, str]:

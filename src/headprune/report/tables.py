@@ -58,7 +58,9 @@ def claims_table(told: Told) -> Table:
 
 def chart_table(chart: Chart) -> Table:
     places = sorted({(point.share, point.left) for line in chart.lines for point in line.points})
-    rows = tuple((f"{share:.1%}", str(left), *(_cell(line.at(left)) for line in chart.lines)) for share, left in places)
+    rows = tuple(
+        (f"{share:.1%}", str(left), *(_cell(line.at(left, share)) for line in chart.lines)) for share, left in places
+    )
     told = chart.metric if metric_called(chart.metric).larger_is_better else f"{chart.metric} (smaller is better)"
     columns = (f"{pruned(chart)} pruned", "heads left", *(line.name for line in chart.lines))
     return Table(f"{chart.title}: {told}", columns, rows)

@@ -34,11 +34,13 @@ SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 
 
 def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.Module:
-    """A new model with the same weights that is not pruned as far as anybody can tell. Refused where it cannot be."""
+    """A model over the same tensors that looks as if it had never been pruned, to be saved; refused where there is none."""
     model = unwrapped(model)
     refuse_unfit_models(model)
     if any(type(parameter) is not nn.Parameter for parameter in model.parameters()):
-        raise UnsupportedModelError("The model is quantised. Export it in whole numbers, and quantise what you load.")
+        raise UnsupportedModelError(
+            "The model is quantised. Export it as it was before, and quantise it while it is loaded."
+        )
     heads = find_heads(model, example)
     if getattr(model, "config", None) is None:
         raise UnsupportedModelError(f"{type(model).__name__} has no config that could say how many heads it has.")
@@ -129,9 +131,7 @@ def _uniform(sites: Sequence[Site]) -> None:
     first = sites[0]
     for site in sites:
         if not site.num_heads:
-            raise UnsupportedModelError(
-                f"{site.id} has no heads left, which an ordinary config cannot say. {OTHERWISE}"
-            )
+            raise UnsupportedModelError(f"{site.id} has no heads left, which an ordinary config cannot say.")
         if (site.num_heads, site.num_kv_heads) != (first.num_heads, first.num_kv_heads):
             raise UnsupportedModelError(
                 f"{first.id} has {first.num_heads} heads and {site.id} has {site.num_heads}: an ordinary config has "
@@ -160,8 +160,7 @@ def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
                 "families take the width of a head from hidden size / heads."
             )
     plain.to(next(model.parameters()).device)
-    copies = {key: value.detach().clone() for key, value in weights.items()}
-    plain.load_state_dict(copies, assign=True)  # each in its own precision
+    plain.load_state_dict(weights, assign=True)  # the same tensors, each in its own precision
     plain.tie_weights()  # type: ignore[operator]
     if getattr(model, "generation_config", None) is not None:
         plain.generation_config = copy.deepcopy(model.generation_config)

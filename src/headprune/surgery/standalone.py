@@ -45,7 +45,7 @@ def save_standalone(model: nn.Module, folder: Path) -> None:
     name = type(model).__name__
     if record.read(model) is None:
         raise UnsupportedModelError("No head of this model was removed: save it with save_pretrained.")
-    autos = _auto_classes(name)
+    autos = _auto_classes(type(model))
     if not autos:
         raise UnsupportedModelError(
             f"{name} is not a class that transformers' Auto classes know (its module is {type(model).__module__}): a "
@@ -60,10 +60,14 @@ def save_standalone(model: nn.Module, folder: Path) -> None:
     write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
-def _auto_classes(name: str) -> list[str]:
-    """The Auto classes that make a class."""
+def _auto_classes(kind: type) -> list[str]:
+    """The Auto classes that make a class; none if it only has the name of one of the library's."""
+    import transformers
     from transformers.models.auto import modeling_auto
 
+    name = kind.__name__
+    if getattr(transformers, name, None) is not kind:
+        return []
     found = []
     for auto, cls in vars(modeling_auto).items():
         if auto.startswith("AutoModel"):
