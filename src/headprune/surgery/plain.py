@@ -34,7 +34,7 @@ SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 
 
 def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.Module:
-    """A model over the same tensors that looks as if it had never been pruned, to be saved; refused where there is none."""
+    """A model over the same tensors that looks as if it had never been pruned, to be saved. Refused otherwise."""
     model = unwrapped(model)
     refuse_unfit_models(model)
     if any(type(parameter) is not nn.Parameter for parameter in model.parameters()):
