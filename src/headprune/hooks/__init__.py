@@ -13,6 +13,7 @@ from headprune.hooks.gating import (
 )
 from headprune.hooks.relevance import relevance_rules
 from headprune.hooks.replaying import Recording, recorded, replayed
+from headprune.hooks.reshaping import Width, follow_width_, width_followed_by
 from headprune.hooks.scaling import (
     HeadFactor,
     called_projections,
@@ -41,11 +42,13 @@ __all__ = [
     "Recording",
     "SlicedArgument",
     "Watch",
+    "Width",
     "arguments_sliced_by",
     "called_projections",
     "captured_input",
     "captured_inputs",
     "captured_output",
+    "follow_width_",
     "fresh_compilation",
     "gate_projections_",
     "is_gated",
@@ -60,4 +63,5 @@ __all__ = [
     "slice_arguments_",
     "ungate_projections_",
     "watched",
+    "width_followed_by",
 ]

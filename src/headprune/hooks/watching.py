@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,19 @@ class Call:
     kwargs: dict[str, Any]
     output: Any
     order: int  # when it began
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """What went in, to run the module again: a cache that the first run filled is empty again."""
+        return [_emptied(value) for value in self.args], {k: _emptied(value) for k, value in self.kwargs.items()}
+
+
+def _emptied(value: Any) -> Any:
+    caches = sys.modules.get("transformers.cache_utils")
+    if caches is None or not isinstance(value, caches.Cache):
+        return value
+    if isinstance(value, caches.EncoderDecoderCache):
+        return caches.EncoderDecoderCache(caches.DynamicCache(), caches.DynamicCache())
+    return caches.DynamicCache()
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,16 @@ class Adapter:
 adapters: Registry[Adapter] = Registry("adapter")
 
 _T5 = Adapter(bias_of_all_heads=True, keep_whole=("relative_attention_bias",), keep_counts=("n_heads",))
-adapters.add("T5Attention")(_T5)
-adapters.add("MT5Attention")(_T5)
+for _name in (
+    "T5Attention",
+    "MT5Attention",
+    "LongT5Attention",
+    "SwitchTransformersAttention",
+    "Pop2PianoAttention",
+    "UdopAttention",
+    "Pix2StructTextAttention",
+):
+    adapters.add(_name)(_T5)
 
 
 def adapter_for(module: nn.Module) -> Adapter:

@@ -90,7 +90,8 @@ def run(model: nn.Module, example: Mapping[str, Any] | None = None) -> Any:
     if "use_cache" not in inputs and _takes_use_cache(model):
         inputs["use_cache"] = False
     try:
-        with eval_mode(model):
+        with eval_mode(model), torch.random.fork_rng():
+            torch.manual_seed(0)  # a model that draws at random (masked patches, latent noise) draws the same again
             return model(**inputs)
     except HeadpruneError:
         raise

@@ -9,7 +9,14 @@ import torch
 from torch import nn
 
 from headprune.errors import CheckpointError
-from headprune.hooks import PRUNED_ATTENTION, arguments_sliced_by, register_attention_function, slice_arguments_
+from headprune.hooks import (
+    PRUNED_ATTENTION,
+    arguments_sliced_by,
+    follow_width_,
+    register_attention_function,
+    slice_arguments_,
+    width_followed_by,
+)
 from headprune.sites.projections import layout
 from headprune.sites.record import find_module
 from headprune.surgery.edits import Attention, Edits, Slice, Stub
@@ -65,6 +72,9 @@ def apply_(model: nn.Module, edits: Edits, *, stored: bool = False) -> Journal:
         for path, arguments in edits.arguments.items():
             if (module := module_at(path)) is not None and arguments_sliced_by(module) != arguments:
                 journal.did(slice_arguments_(module, arguments))
+        for path, width in edits.reshapes.items():
+            if (module := module_at(path)) is not None and width_followed_by(module) != width:
+                journal.did(follow_width_(module, width))
     except BaseException:
         journal.roll_back()
         raise

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
-from headprune.hooks import SlicedArgument, arguments_sliced_by, called_projections, captured_input
+from headprune.hooks import (
+    SlicedArgument,
+    Width,
+    arguments_sliced_by,
+    called_projections,
+    captured_input,
+    width_followed_by,
+)
 from headprune.sites import projections
 from headprune.sites.examine import Anatomy
 from headprune.sites.ownership import Backward
@@ -53,10 +60,17 @@ def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:
     counts, widths = _counts(model, anatomy, cut)
     both = {path: {**counts.get(path, {}), **widths.get(path, {})} for path in {**counts, **widths}}
     view = _config_counts(model, anatomy, cut)
-    for attributes in (counts, both) if widths else (counts,):
-        yield Edits(attributes=attributes)
-        if view:
-            yield Edits(attributes=attributes, configs={anatomy.attention: view})
+    known = width_followed_by(model.get_submodule(anatomy.attention))
+    if known is None:
+        for attributes in (counts, both) if widths else (counts,):
+            yield Edits(attributes=attributes)
+            if view:
+                yield Edits(attributes=attributes, configs={anatomy.attention: view})
+    whole = known.whole if known is not None else anatomy.heads * anatomy.head_dim
+    follow = {anatomy.attention: Width(whole, max(1, len(cut.positions)), anatomy.head_dim)}
+    yield Edits(attributes=counts, reshapes=follow)
+    if view:
+        yield Edits(attributes=counts, reshapes=follow, configs={anatomy.attention: view})
 
 
 def sliced_arguments(model: nn.Module, anatomy: Anatomy, cut: Cut) -> tuple[SlicedArgument, ...]:
@@ -89,7 +103,7 @@ def sliced_arguments(model: nn.Module, anatomy: Anatomy, cut: Cut) -> tuple[Slic
 def _separates_heads(model: nn.Module, anatomy: Anatomy, name: str, position: int, value: Tensor, dim: int) -> bool:
     """Whether entry h of an argument's dimension acts on head h alone."""
     leaf = value.detach().clone().requires_grad_()
-    args, kwargs = list(anatomy.call.args), dict(anatomy.call.kwargs)
+    args, kwargs = anatomy.call.arguments()
     if name in kwargs:
         kwargs[name] = leaf * 1
     else:

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headprune.errors import CheckpointError
-from headprune.hooks import (
-    SlicedArgument,
-)
+from headprune.hooks import SlicedArgument, Width
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,7 @@ class Edits:
     configs: dict[str, dict[str, int]] = field(default_factory=dict)
     attention: dict[str, Attention] = field(default_factory=dict)
     arguments: dict[str, tuple[SlicedArgument, ...]] = field(default_factory=dict)
+    reshapes: dict[str, Width] = field(default_factory=dict)
 
     def then(self, later: Edits) -> Edits:
         """One set of edits that does what both do one after the other."""
@@ -76,6 +75,7 @@ class Edits:
             configs=_merged(self.configs, later.configs),
             attention={**self.attention, **later.attention},
             arguments={**self.arguments, **later.arguments},
+            reshapes={**self.reshapes, **later.reshapes},
         )
 
     def renamed(self, rename: Callable[[str], str]) -> Edits:
@@ -110,6 +110,9 @@ class Edits:
                 ]
                 for path, arguments in self.arguments.items()
             },
+            "reshapes": {
+                path: {"whole": w.whole, "heads": w.heads, "head_dim": w.head_dim} for path, w in self.reshapes.items()
+            },
         }
 
     @classmethod
@@ -132,6 +135,7 @@ class Edits:
                     _text(path): tuple(_read_argument(value) for value in values)
                     for path, values in content["arguments"].items()
                 },
+                reshapes={_text(path): _read_width(value) for path, value in content.get("reshapes", {}).items()},
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise CheckpointError(
@@ -144,7 +148,7 @@ class Edits:
 LARGEST = 1 << 26  # entries of one dimension of a tensor: more than any model has, less than what exhausts memory
 
 
-_TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments")
+_TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments", "reshapes")
 
 
 def _merged(
@@ -209,6 +213,13 @@ def _read_argument(value: Any) -> SlicedArgument:
     if any(head >= heads for head in kept):
         raise ValueError(f"heads {kept} of {heads}")
     return SlicedArgument(_text(value["name"]), position, _whole(value["dim"]), heads, kept)
+
+
+def _read_width(value: Any) -> Width:
+    width = Width(_whole(value["whole"]), _whole(value["heads"]), _whole(value["head_dim"]))
+    if not 0 < width.heads * width.head_dim <= width.whole:
+        raise ValueError(f"{width.heads} heads of {width.head_dim} in {width.whole}")
+    return width
 
 
 def _whole(value: Any) -> int:

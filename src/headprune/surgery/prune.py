@@ -212,7 +212,7 @@ def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: Empt
     """What the output projection says with the removed heads masked."""
     output = model.get_submodule(anatomy.output)
     with torch.no_grad(), called_projections(model), captured_input(output) as contexts:
-        model.get_submodule(anatomy.block)(*anatomy.call.args, **anatomy.call.kwargs)
+        _run_again(model, anatomy)
         factor = torch.zeros(anatomy.heads)
         if not cut.is_empty:
             factor[cut.positions] = 1.0
@@ -223,9 +223,14 @@ def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: Empt
 def _block_output(model: nn.Module, anatomy: Anatomy) -> torch.Tensor:
     output = model.get_submodule(anatomy.output)
     with torch.no_grad(), captured_output(output) as outputs:
-        model.get_submodule(anatomy.block)(*anatomy.call.args, **anatomy.call.kwargs)
+        _run_again(model, anatomy)
     answer: torch.Tensor = outputs[0]
     return answer
+
+
+def _run_again(model: nn.Module, anatomy: Anatomy) -> None:
+    args, kwargs = anatomy.call.arguments()
+    model.get_submodule(anatomy.block)(*args, **kwargs)
 
 
 def _check(model: nn.Module, expected: Any, example: Mapping[str, Any] | None) -> Difference:

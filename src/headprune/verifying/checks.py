@@ -1,0 +1,277 @@
+"""What a family must pass: the equalities that every pruning rests on, each on a tiny model of the family."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headprune.comparing import difference
+from headprune.errors import VerificationError
+from headprune.heads import HeadMap, HeadMask
+from headprune.masking import masked
+from headprune.registry import Registry
+from headprune.sites import find_heads
+from headprune.sites.examine import run
+from headprune.surgery.prune import prune_
+from headprune.verifying.building import Built, build
+
+checks: Registry[Callable[[Subject], None]] = Registry("check")
+CORE = ("found", "masked", "pruned", "reloaded")
+
+
+class NotApplicableError(Exception):
+    """The family has no such thing."""
+
+
+@dataclass
+class Subject:
+    """A tiny model with its heads, and what the checks share."""
+
+    model_type: str
+    built: Built
+    heads: HeadMap
+    _pruned: dict[tuple[str, ...], nn.Module] = field(default_factory=dict)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.built.model
+
+    @cached_property
+    def one_fewer(self) -> HeadMask:
+        """Every site without one head, or without one group where heads share keys and values."""
+        return one_unit_fewer(self.heads)
+
+    @cached_property
+    def batch(self) -> dict[str, Any]:
+        return padded(self.built.batch)
+
+    def answer(self, model: nn.Module, batch: Mapping[str, Any] | None = None) -> Any:
+        with torch.no_grad():
+            return run(model, self.batch if batch is None else batch)
+
+    def masked_answer(self, mask: Any, batch: Mapping[str, Any] | None = None, model: nn.Module | None = None) -> Any:
+        model = model or self.model
+        with masked(model, mask, heads=self.heads):
+            return self.answer(model, batch)
+
+    def pruned(self, mask: HeadMask) -> nn.Module:
+        """A pruned copy."""
+        return prune_(copy.deepcopy(self.model), mask, example=self.built.batch)
+
+
+def one_unit_fewer(heads: HeadMap, which: int = 0) -> HeadMask:
+    gone = [f"{site.id}:{head}" for site in heads for head in site.groups[which]]
+    return HeadMask.full(heads).without(*gone)
+
+
+def padded(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The same batch with the end of its second text hidden, where it has a mask and nothing but text."""
+    mask = batch.get("attention_mask")
+    text = {"input_ids", "attention_mask", "decoder_input_ids"}
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or not batch.keys() <= text:
+        return dict(batch)
+    hidden = mask.clone()
+    hidden[1, mask.shape[1] // 2 + 1 :] = 0
+    return {**batch, "attention_mask": hidden}
+
+
+def _same(found: Any, expected: Any, what: str, *, exactly: bool = False) -> None:
+    gap = difference(found, expected)
+    if not gap.is_small or (exactly and gap.largest):
+        raise VerificationError(f"{what}: differs by {gap.largest:.1e}")
+
+
+@checks.add("found")
+def _found(subject: Subject) -> None:
+    """Nothing that looks like softmax attention was left aside."""
+    if subject.heads.skipped:
+        told = "; ".join(f"{item.path}: {item.reason}" for item in subject.heads.skipped[:2])
+        raise _Refused(told)
+
+
+@checks.add("masked")
+def _masked(subject: Subject) -> None:
+    """A mask of ones changes no bit; masking a head changes the answer, at every site."""
+    plain = subject.answer(subject.model)
+    ones = {site.id: torch.ones(site.num_heads, requires_grad=True) for site in subject.heads}
+    _same(subject.masked_answer(ones), plain, "a mask of ones", exactly=True)
+    for site in subject.heads:
+        mask = HeadMask.full(subject.heads).without(f"{site.id}:0")
+        if difference(subject.masked_answer(mask), plain).largest == 0.0:
+            raise VerificationError(f"masking {site.id}:0 changes nothing")
+
+
+@checks.add("pruned")
+def _pruned(subject: Subject) -> None:
+    """Removed = masked, one head or group of every site at once, on a whole and on a padded batch."""
+    pruned = subject.pruned(subject.one_fewer)
+    for batch in (subject.built.batch, subject.batch):
+        _same(subject.answer(pruned, batch), subject.masked_answer(subject.one_fewer, batch), "pruned and masked")
+    left = len(find_heads(pruned, subject.built.batch))
+    if left != len(subject.one_fewer):
+        raise VerificationError(f"{left} heads are found after pruning, {len(subject.one_fewer)} should be left")
+
+
+@checks.add("reloaded")
+def _reloaded(subject: Subject) -> None:
+    """Saved = loaded, bit for bit, with ragged layers; and again after saving what was loaded."""
+    _round_trip(subject, subject.one_fewer)
+
+
+@checks.add("emptied")
+def _emptied(subject: Subject) -> None:
+    """The first and the last site without heads, and all of them: as with all heads masked, no layer of width zero."""
+    full = HeadMask.full(subject.heads)
+    ends = {subject.heads.sites[0].id, subject.heads.sites[-1].id}
+    for mask in (full.without(*ends), HeadMask.empty(subject.heads)):
+        pruned = subject.pruned(mask)
+        _same(subject.answer(pruned), subject.masked_answer(mask), "emptied and masked")
+        if any(0 in parameter.shape for parameter in pruned.parameters()):
+            raise VerificationError("a layer of width zero is left")
+
+
+@checks.add("emptied and reloaded")
+def _emptied_reloaded(subject: Subject) -> None:
+    """Saved = loaded with sites that lost all their heads."""
+    ends = {subject.heads.sites[0].id, subject.heads.sites[-1].id}
+    _round_trip(subject, subject.one_fewer.without(*ends))
+
+
+@checks.add("pruned twice")
+def _twice(subject: Subject) -> None:
+    """Two prunings equal one mask; heads keep the numbers of the original model."""
+    pruned = subject.pruned(one_unit_fewer(subject.heads, which=-1))
+    left = find_heads(pruned, subject.built.batch)
+    if any(not site.num_heads for site in left):
+        raise NotApplicableError
+    second = one_unit_fewer(left)
+    prune_(pruned, second, example=subject.built.batch)
+    _same(subject.answer(pruned), subject.masked_answer(second), "pruned twice and masked")
+
+
+@checks.add("generates")
+def _generates(subject: Subject) -> None:
+    """Text with a cache = text without = text of the masked model."""
+    if not getattr(subject.model, "can_generate", lambda: False)() or "input_ids" not in subject.built.batch:
+        raise NotApplicableError
+    pruned = subject.pruned(subject.one_fewer)
+    prompt = {k: v for k, v in subject.built.batch.items() if k != "decoder_input_ids"}
+    settings: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+    with masked(subject.model, subject.one_fewer, heads=subject.heads):
+        expected = _text(subject.model, prompt, {**settings, "use_cache": True})
+    if _text(pruned, prompt, {**settings, "use_cache": True}) != expected:
+        raise VerificationError("the pruned model writes another text than the masked one")
+    if _text(pruned, prompt, {**settings, "use_cache": False}) != _plain_text(subject, prompt, settings):
+        raise VerificationError("without a cache the pruned model writes another text than the masked one")
+
+
+def _plain_text(subject: Subject, prompt: dict[str, Any], settings: dict[str, Any]) -> Any:
+    with masked(subject.model, subject.one_fewer, heads=subject.heads):
+        return _text(subject.model, prompt, {**settings, "use_cache": False})
+
+
+def _text(model: Any, prompt: dict[str, Any], settings: dict[str, Any]) -> Any:
+    torch.manual_seed(0)
+    written = model.generate(**prompt, **settings)
+    return getattr(written, "sequences", written).tolist()
+
+
+@checks.add("eager")
+def _eager(subject: Subject) -> None:
+    """Removed = masked under eager attention too; `output_attentions` has a map for every head that is left."""
+    built = build(subject.model_type, attention="eager")
+    heads = find_heads(built.model, built.batch)
+    eager = Subject(subject.model_type, built, heads)
+    pruned = eager.pruned(eager.one_fewer)
+    _same(eager.answer(pruned), eager.masked_answer(eager.one_fewer), "pruned and masked")
+    before, after = (_map_heads(model, eager.batch) for model in (built.model, pruned))
+    sizes = {site.num_heads: len(eager.one_fewer.kept(site.id)) for site in heads}
+    if len(set(sizes.values())) == len(sizes) == 1 and before and after != [sizes.get(n, n) for n in before]:
+        raise VerificationError(f"maps of {after} heads after pruning, of {before} before")
+
+
+def _map_heads(model: nn.Module, batch: Mapping[str, Any]) -> list[int]:
+    """How many heads each attention map has that the model hands out."""
+    try:
+        with torch.no_grad():
+            output = model(**batch, output_attentions=True)
+    except (TypeError, ValueError):  # it hands out none
+        return []
+    found = []
+    for name in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions"):
+        maps = output.get(name) if hasattr(output, "get") else None
+        found += [m.shape[1] for m in maps or () if isinstance(m, Tensor) and m.dim() == 4]
+    return found
+
+
+@checks.add("bf16")
+def _bf16(subject: Subject) -> None:
+    """Removed = masked within the tolerance of half precision."""
+    half = copy.deepcopy(subject.model).to(torch.bfloat16)
+    try:
+        expected = subject.masked_answer(subject.one_fewer, model=half)
+    except Exception as error:  # not our doing: the model itself does not run so
+        raise NotApplicableError from error
+    pruned = prune_(half, subject.one_fewer, example=subject.built.batch, verify=False)
+    _same(subject.answer(pruned), expected, "pruned and masked")
+
+
+@checks.add("trains")
+def _trains(subject: Subject) -> None:
+    """Gradients reach what is left of the projections, under gradient checkpointing where the family has it."""
+    pruned: Any = subject.pruned(subject.one_fewer)
+    if not _trainable(copy.deepcopy(subject.model), subject):
+        raise NotApplicableError
+    _backward(pruned, subject)
+    reached = [pruned.get_submodule(site.output).weight.grad for site in find_heads(pruned, subject.built.batch)]
+    if not any(grad is not None and bool(grad.abs().sum() > 0) for grad in reached):
+        raise VerificationError("no gradient reaches the output projections")
+
+
+def _trainable(model: Any, subject: Subject) -> bool:
+    try:
+        _backward(model, subject)
+    except Exception:  # the unpruned model does not train so either
+        return False
+    return True
+
+
+def _backward(model: Any, subject: Subject) -> None:
+    model.train()
+    if getattr(model, "supports_gradient_checkpointing", False):
+        model.gradient_checkpointing_enable()
+    torch.manual_seed(0)
+    output = model(**subject.built.batch)
+    values = output.to_tuple() if hasattr(output, "to_tuple") else (output,)
+    sum(x.float().square().mean() for x in values if isinstance(x, Tensor) and x.requires_grad).backward()
+
+
+def _round_trip(subject: Subject, mask: HeadMask) -> None:
+    pruned: Any = subject.pruned(mask)
+    expected = subject.answer(pruned)
+    with tempfile.TemporaryDirectory() as folder:
+        pruned.save_pretrained(folder)
+        loaded = _load(type(subject.model), folder)
+    _same(subject.answer(loaded), expected, "saved and loaded", exactly=True)
+    with tempfile.TemporaryDirectory() as folder:
+        loaded.save_pretrained(folder)
+        again = _load(type(subject.model), folder)
+    _same(subject.answer(again), expected, "saved and loaded twice", exactly=True)
+
+
+def _load(cls: Any, folder: str) -> Any:
+    return cls.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+class _Refused(Exception):
+    """A check that cannot be passed, for a reason that was told."""
+
+
+Refused = _Refused

@@ -1,0 +1,103 @@
+"""What was found about each family: one record a type, the file of all of them, and what they come to."""
+
+from __future__ import annotations
+
+import collections
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError, VerificationError
+from headprune.sites import find_heads
+from headprune.verifying.building import NotBuiltError, build
+from headprune.verifying.checks import CORE, NotApplicableError, Refused, Subject, checks
+
+STATUSES = ("pass", "core", "refused", "no-attention", "unbuilt", "failed")
+
+
+@dataclass
+class Family:
+    """One model type."""
+
+    status: str
+    reason: str = ""
+    class_name: str = ""
+    sites: dict[str, int] = field(default_factory=dict)  # component -> how many
+    checks: dict[str, str] = field(default_factory=dict)  # "pass", "na", "refused: why" or "failed: how"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "status": self.status,
+            "reason": self.reason,
+            "class": self.class_name,
+            "sites": self.sites,
+            "checks": self.checks,
+        }
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Family:
+        return cls(
+            entry["status"], entry["reason"], entry.get("class", ""), dict(entry["sites"]), dict(entry["checks"])
+        )
+
+
+def verify_type(model_type: str) -> Family:
+    """Build a tiny model of a type and put it through every check."""
+    warnings.simplefilter("ignore")
+    try:
+        built = build(model_type)
+    except NotBuiltError as error:
+        return Family("unbuilt", str(error))
+    name = type(built.model).__name__
+    try:
+        heads = find_heads(built.model, built.batch)
+    except ExampleError as error:
+        return Family("refused", str(error), name)
+    if not heads.sites:
+        if heads.skipped:
+            return Family("refused", "; ".join(dict.fromkeys(item.reason for item in heads.skipped[:3])), name)
+        return Family("no-attention", "no softmax attention with heads was seen", name)
+    sites = dict(collections.Counter(site.component for site in heads))
+    subject = Subject(model_type, built, heads)
+    family = Family("pass", "", name, sites)
+    for check in checks:
+        family.checks[check] = _result(check, subject)
+    family.status, family.reason = _judged(family.checks)
+    return family
+
+
+def _result(check: str, subject: Subject) -> str:
+    try:
+        checks[check](subject)
+    except NotApplicableError:
+        return "na"
+    except (UnsupportedModelError, Refused) as error:
+        return f"refused: {error}"
+    except HeadpruneError as error:
+        return f"failed: {error}"
+    except Exception as error:  # whatever a family stumbles over is this check's result
+        return f"failed: {type(error).__name__}: {' '.join(str(error).split())[:240]}"
+    return "pass"
+
+
+def _judged(results: Mapping[str, str]) -> tuple[str, str]:
+    """A family's status, and the first reason that it is not all passed."""
+    bad = {name: result for name, result in results.items() if result not in ("pass", "na")}
+    if not bad:
+        return "pass", ""
+    reason = next(iter(bad.values()))
+    failed = [result for result in bad.values() if result.startswith("failed")]
+    if failed:
+        return "failed", failed[0].removeprefix("failed: ")
+    status = "core" if all(results.get(name) == "pass" for name in CORE) else "refused"
+    return status, reason.removeprefix("refused: ")
+
+
+def counted(families: Mapping[str, Family]) -> dict[str, int]:
+    """How many types there are of each status."""
+    found = collections.Counter(family.status for family in families.values())
+    return {status: found[status] for status in STATUSES}
+
+
+__all__ = ["STATUSES", "Family", "VerificationError", "counted", "verify_type"]

@@ -1,0 +1,92 @@
+"""How large a tiny model is: the names that configs have for their sizes, and what odd families need besides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Every name that a config may have for it. Lists and names that a config does not have are left alone.
+SMALL: dict[str, Any] = {
+    # widths
+    **dict.fromkeys(
+        ("hidden_size", "d_model", "dim", "n_embd", "word_embed_proj_dim", "embedding_size", "embed_dim", "emb_dim",
+         "embedding_dim", "encoder_hidden_size", "decoder_hidden_size", "text_embed_dim", "out_hidden_size", "d_latents"),
+        32,
+    ),
+    **dict.fromkeys(
+        ("intermediate_size", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "mlp_dim", "n_inner",
+         "d_inner", "inner_dim", "ffn_size", "ffn_hidden_size", "feed_forward_hidden_size", "encoder_intermediate_size",
+         "decoder_intermediate_size"),
+        48,
+    ),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "projection_dim", "proj_dim"), 16),
+    # layers and heads
+    **dict.fromkeys(
+        ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "num_encoder_layers",
+         "encoder_layers", "decoder_layers", "encoder_num_hidden_layers", "decoder_num_hidden_layers", "depth"),
+        2,
+    ),
+    **dict.fromkeys(
+        ("num_attention_heads", "num_heads", "n_heads", "n_head", "encoder_attention_heads", "decoder_attention_heads",
+         "encoder_num_attention_heads", "decoder_num_attention_heads", "num_encoder_attention_heads",
+         "num_decoder_attention_heads", "decoder_num_key_value_heads", "encoder_num_key_value_heads"),
+        4,
+    ),
+    "num_key_value_heads": 2,
+    **dict.fromkeys(("head_dim", "d_kv", "attention_head_size", "kv_channels", "qk_nope_head_dim", "v_head_dim"), 8),
+    "qk_rope_head_dim": 4, "q_lora_rank": 12, "kv_lora_rank": 8, "rotary_dim": 4,
+    # tokens and positions
+    "vocab_size": 99, "type_vocab_size": 2, "entity_vocab_size": 20,
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"), 64),
+    **dict.fromkeys(("max_source_positions", "max_target_positions"), 32),
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "mask_token_id": 3,
+    "cls_token_id": 1, "sep_token_id": 2, "forced_eos_token_id": None, "sliding_window": 16,
+    # experts
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1,
+    # pictures, sound and time
+    "image_size": 16, "patch_size": 4, "num_frames": 2, "tubelet_size": 1, "temporal_patch_size": 1,
+    "spatial_merge_size": 1, "num_queries": 5, "num_query_tokens": 4, "num_latents": 4, "num_mel_bins": 8,
+    "codebook_size": 16, "num_codebooks": 2, "num_self_attends_per_block": 2, "num_blocks": 1,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
+    # state-space layers, of which hybrids have some
+    "state_size": 4, "mamba_d_state": 4, "mamba_d_conv": 2, "mamba_expand": 1, "mamba_n_heads": 4, "mamba_d_head": 8,
+    "time_step_rank": 4,
+    # nothing at random
+    **dict.fromkeys(
+        ("dropout", "attention_dropout", "hidden_dropout", "layerdrop", "encoder_layerdrop", "decoder_layerdrop"), 0.0
+    ),
+}  # fmt: skip
+
+# Tried one after the other until a model can be built and run: what some families insist on.
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"num_key_value_heads": 4},
+    {"num_key_value_heads": 4, "head_dim": 4},  # multi-head latent attention: the width of its rotary part
+    {"image_size": 32},
+    {"num_key_value_heads": 4, "image_size": 32},
+    {"num_key_value_heads": 1},
+    {"num_experts_per_tok": 1},
+    {"head_dim": None},
+    {"image_size": 64, "patch_size": 16},
+)
+
+ODD: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
+    "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8},
+    "phi3": {"original_max_position_embeddings": 64},
+    "gemma2": {"query_pre_attn_scalar": 8, "sliding_window": 4},
+    "gemma3_text": {"query_pre_attn_scalar": 8, "sliding_window": 4},
+    "whisper": {"max_source_positions": 10, "max_target_positions": 24, "num_key_value_heads": 4},
+    "wav2vec2": {"conv_dim": (16, 16), "conv_kernel": (4, 3), "conv_stride": (2, 2), "num_feat_extract_layers": 2,
+                 "mask_time_length": 2},
+    "t5": {"decoder_start_token_id": 0},
+    "mt5": {"decoder_start_token_id": 0},
+    "swin": {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "num_attention_heads": [2, 4]},
+    "all_attention": {"num_persistent": 12, "memory_length": 8},
+    "transformer_xl": {"memory_length": 8, "cutoffs": [20, 60]},
+    "falcon": {"alibi": False, "new_decoder_architecture": False, "multi_query": False},
+    "reformer": {"is_decoder": True},
+}  # fmt: skip
+
+KINDS_OF_LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
