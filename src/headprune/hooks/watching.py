@@ -44,12 +44,11 @@ def _emptied(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class AttentionEvent:
-    """Softmax attention took place: `tensor` holds the result (or the probabilities), one entry per head on `axis`."""
+    """Softmax attention took place: `tensor` holds the result (or the probabilities), one entry per head on an axis."""
 
     path: str  # the module in whose forward it happened
     tensor: Tensor
-    axis: int
-    heads: int
+    axes: tuple[int, ...]  # where the heads may be, the usual place first
     order: int
     key_input: Tensor | None = None  # what nn.MultiheadAttention projects to keys and values
     query_is_key: bool = False
@@ -87,16 +86,17 @@ class _AttentionOperations(TorchFunctionMode):
         if self.muted or not torch.is_grad_enabled():
             return result
         if func is F.scaled_dot_product_attention and result.dim() == 4:
-            return self.note(result, axis=1)  # (batch, heads, queries, width)
-        if func in _SOFTMAX and result.dim() == 4 and _last_dimension(result, args, kwargs):
-            return self.note(result, axis=1)  # (batch, heads, queries, keys)
+            return self.note(result, 1)  # (batch, heads, queries, width)
+        if func in _SOFTMAX and result.dim() >= 4 and _last_dimension(result, args, kwargs):
+            # (batch, heads, queries, keys), or the heads after the queries, or queries in blocks
+            return self.note(result, *range(1, result.dim() - 1))
         if func in _SOFTMAX and result.dim() == 3 and (heads := self.heads(result, args, kwargs)):
-            apart = self.note(result.unflatten(0, (-1, heads)), axis=1)  # (batch, heads, queries, keys)
+            apart = self.note(result.unflatten(0, (-1, heads)), 1)  # (batch, heads, queries, keys)
             return apart.flatten(0, 1)
         if func is F.multi_head_attention_forward:
             query, key, heads = args[0], args[1], args[4]
             context = self.note(
-                result[0].unflatten(-1, (heads, -1)), axis=-2, key_input=key, query_is_key=query is key
+                result[0].unflatten(-1, (heads, -1)), -2, key_input=key, query_is_key=query is key
             )  # (queries, batch, heads, width)
             return context.flatten(-2), result[1]
         return result
@@ -108,14 +108,14 @@ class _AttentionOperations(TorchFunctionMode):
         fits = isinstance(said, int) and said > 1 and result.shape[0] % said == 0
         return said if fits and _last_dimension(result, args, kwargs) else 0
 
-    def note(self, result: Tensor, *, axis: int, path: str | None = None, **more: Any) -> Tensor:
+    def note(self, result: Tensor, *axes: int, path: str | None = None, **more: Any) -> Tensor:
         path = self.current() if path is None else path
         if path is None:
             return result
         if not result.requires_grad:
             result = result.detach().requires_grad_()  # frozen weights: dependence must show all the same
         self.watch.events.append(
-            AttentionEvent(path, result, axis % result.dim(), result.shape[axis], self.watch.tick(), **more)
+            AttentionEvent(path, result, tuple(axis % result.dim() for axis in axes), self.watch.tick(), **more)
         )
         return result
 
@@ -146,7 +146,8 @@ def watched(model: nn.Module) -> Iterator[Watch]:
         order, given, named = starts.pop()
         if isinstance(output, Tensor) and output.is_floating_point() and not output.requires_grad:
             # A frozen projection of a frozen input: give gradients a place to arrive at.
-            output = output.detach().requires_grad_() if torch.is_grad_enabled() else output
+            # A copy, because the model may go on to write into it, which a leaf does not allow.
+            output = output.detach().requires_grad_().clone() if torch.is_grad_enabled() else output
         watch.calls.append(Call(paths[module], module, given, named, output, order))
         return output
 
@@ -189,7 +190,7 @@ def _noting(operations: _AttentionOperations, paths: Mapping[nn.Module, str]) ->
         finally:
             operations.muted -= 1
         if module in paths and output.dim() == 4 and torch.is_grad_enabled():
-            output = operations.note(output, axis=2, path=paths[module])  # (batch, queries, heads, width)
+            output = operations.note(output, 2, path=paths[module])  # (batch, queries, heads, width)
         return (output, *rest)
 
     return attention

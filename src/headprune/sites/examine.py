@@ -113,13 +113,8 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
     event = events[0]
     output = _output_projection(event, calls)
     context: Tensor = output.args[0]
-    if context.shape[-1] % event.heads:
-        raise _CannotUseError(
-            f"its {event.heads} heads do not divide the {context.shape[-1]} inputs of the projection {output.path}"
-        )
-    backward = Backward(context, event.heads, rows=_real_rows(context, inputs))
-    if not axis_is_clean(backward, event.tensor, event.axis):
-        raise _CannotUseError(f"the inputs of {output.path} are not one slice per head: heads are mixed before it")
+    backward = _backward_by_heads(event, output, inputs)
+    heads = backward.heads
     block = _block_call(event, output, calls)
     adapter = adapter_for(model.get_submodule(event.path))
     inner = [
@@ -150,18 +145,34 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
         block=block.path,
         attention=event.path,
         output=output.path,
-        heads=event.heads,
-        head_dim=context.shape[-1] // event.heads,
+        heads=heads,
+        head_dim=context.shape[-1] // heads,
         call=block,
         channels=channels,
         parameters=parameters,
         roles={call.path: role_channels(backward, reach) for call, reach in reached},
-        groups=_groups(event.heads, [reach for _, reach in reached]),
+        groups=_groups(heads, [reach for _, reach in reached]),
         is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached),
         is_causal=_is_causal([reach for _, reach in reached] + ([key_reach] if key_reach else [])),
         calls=tuple(e.order for e in events),
         batch_axis=_batch_axis(context, inputs),
         adapter=adapter,
+    )
+
+
+def _backward_by_heads(event: AttentionEvent, output: Call, inputs: Mapping[str, Any]) -> Backward:
+    """Gradients by head, where the output projection receives one slice for each entry of one of the event's axes."""
+    context: Tensor = output.args[0]
+    for axis in event.axes:
+        heads = event.tensor.shape[axis]
+        if context.shape[-1] % heads:
+            continue
+        backward = Backward(context, heads, rows=_real_rows(context, inputs))
+        if axis_is_clean(backward, event.tensor, axis):
+            return backward
+    raise _CannotUseError(
+        f"the first linear layer that receives its result, {output.path}, does not get one slice per head: something "
+        "(a norm, a convolution, experts, another attention) mixes heads before it"
     )
 
 

@@ -138,7 +138,7 @@ def _fingerprint(model: nn.Module) -> object:
     """Changes whenever a module is replaced, resized by headprune, or added."""
     return hash(
         tuple(
-            (name, id(module), getattr(module, "in_features", None), getattr(module, "out_features", None))
+            (name, id(module), str(getattr(module, "in_features", "")), str(getattr(module, "out_features", "")))
             for name, module in model.named_modules()
         )
     )

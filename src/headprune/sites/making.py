@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headprune.sites.configs import value_of, with_inner
+
 Batch = dict[str, Any]
 IMAGE, FRAMES = 64, 2  # where a config does not say how large a picture or how long a film is
 SAMPLES, MEL_FRAMES = 1600, 64
-TEXT_ONLY = ("input_ids", "attention_mask", "decoder_input_ids", "bbox")
+TEXT_ONLY = ("input_ids", "attention_mask", "decoder_input_ids", "bbox", "mm_token_type_ids")
 
 
 class Maker:
@@ -49,8 +51,8 @@ class Maker:
     def setting(self, *names: str) -> Any:
         """The first of these that the config, or a config inside it, gives a value."""
         for name in names:
-            for config in _with_inner(self.config):
-                value = _value(config, name)
+            for config in with_inner(self.config):
+                value = value_of(config, name)
                 if value is not None:
                     return value
         return None
@@ -68,6 +70,8 @@ class Maker:
             if count:
                 ids = torch.cat([torch.full((self.batch, count), int(holder)), ids], 1)
         made: Batch = {"input_ids": ids}
+        if "mm_token_type_ids" in self.accepted:
+            made["mm_token_type_ids"] = (ids == holder).long() if holder is not None else torch.zeros_like(ids)
         if "attention_mask" in self.accepted:
             made["attention_mask"] = torch.ones_like(ids)
         if "bbox" in self.accepted:
@@ -83,10 +87,10 @@ class Maker:
         """Random token ids that are not special, one end-of-sequence token last."""
         size = self.vocabulary() or 2
         special: set[Any] = set()
-        for config in _with_inner(self.config):
-            for name in _names(config):
+        for config in with_inner(self.config):
+            for name in vars(config):
                 if name.endswith(("token_id", "token_index")):
-                    value = _value(config, name)
+                    value = value_of(config, name)
                     special |= set(value) if isinstance(value, list | tuple) else {value}
         ordinary = torch.tensor([i for i in range(min(size, 1000)) if i not in special] or [0])
         shape = (self.batch, length or self.length)
@@ -221,11 +225,11 @@ class Maker:
         channels = self.setting("num_input_channels")
         shape = (self.batch, length, int(channels)) if channels else (self.batch, length)
         made: Batch = {"past_values": self.normal(*shape)}
-        for name in ("past_observed_mask", "observed_mask"):
+        for name in ("past_observed_mask", "observed_mask", "past_values_padding"):
             if name in self.required:
                 made[name] = torch.ones(shape)
         if "past_time_features" in self.accepted:
-            wide = int(self.setting("num_time_features") or 0) or 1
+            wide = int(self.setting("num_time_features") or 0)
             ahead = int(self.setting("prediction_length") or 4)
             made |= {
                 "past_time_features": self.normal(self.batch, length, wide),
@@ -270,24 +274,3 @@ class Maker:
                 "attention_mask": torch.ones(self.batch, self.length, dtype=torch.long),
             }
         return made
-
-
-def _with_inner(config: Any) -> Iterator[Any]:
-    """A config and, breadth first, the configs inside it."""
-    waiting = [config]
-    while waiting:
-        config = waiting.pop(0)
-        yield config
-        inner = [_value(config, name) for name in getattr(type(config), "sub_configs", {})]
-        waiting += [one for one in inner if one is not None and not isinstance(one, dict)]
-
-
-def _names(config: Any) -> list[str]:
-    return list(getattr(config, "__dict__", {}))
-
-
-def _value(config: Any, name: str) -> Any:
-    try:
-        return getattr(config, name, None)
-    except (ValueError, KeyError, RuntimeError):  # per-layer settings refuse to be asked for as one
-        return None

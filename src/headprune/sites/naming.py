@@ -99,6 +99,6 @@ def _places(model: nn.Module, path: str) -> list[tuple[str, int]]:
 def _layers_before(model: nn.Module, stage: tuple[str, int], inner: tuple[str, int]) -> int:
     """How many layers the stages before this one have."""
     stages, index = stage
-    rest = inner[0].removeprefix(f"{stages}.{index}.")
-    lists: list[Any] = [model.get_submodule(f"{stages}.{i}.{rest}") for i in range(index)]
+    rest = inner[0].removeprefix(f"{stages}.{index}")  # empty where the stage itself is the list
+    lists: list[Any] = [model.get_submodule(f"{stages}.{i}{rest}") for i in range(index)]
     return sum(map(len, lists))

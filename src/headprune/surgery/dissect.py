@@ -20,6 +20,7 @@ from headprune.hooks import (
     width_followed_by,
 )
 from headprune.sites import projections
+from headprune.sites.configs import value_of
 from headprune.sites.examine import Anatomy
 from headprune.sites.ownership import Backward
 from headprune.surgery.edits import Attention, Edits, Slice, Stub
@@ -91,7 +92,13 @@ def sliced_arguments(model: nn.Module, anatomy: Anatomy, cut: Cut) -> tuple[Slic
     places += [(name, names.index(name) if name in names else -1, value) for name, value in call.kwargs.items()]
     found = []
     for name, position, value in places:
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 3:
+        if not isinstance(value, Tensor) or value.dim() < 3:
+            continue
+        if value.dim() == 4 and value.shape[1] == anatomy.heads and ("mask" in name or "bias" in name):
+            # (batch, heads, queries, keys); a gradient would not show it where the mask is boolean or hides everything
+            found.append(SlicedArgument(name, position, 1, cut.site.original_num_heads, kept))
+            continue
+        if not value.is_floating_point():
             continue
         for dim in range(value.dim() - 1):
             if value.shape[dim] % anatomy.heads == 0 and _separates_heads(model, anatomy, name, position, value, dim):
@@ -201,10 +208,12 @@ def _counts(
         path = f"{anatomy.block}.{name}" if name else anatomy.block
         if projections.is_projection(module):
             continue
+        is_convolution = isinstance(module, nn.Conv1d | nn.Conv2d)
         for attribute, value in vars(module).items():
             if type(value) is not int or attribute.startswith("_") or attribute in anatomy.adapter.keep_counts:
                 continue
-            new = _new_count(attribute, value, anatomy, cut)
+            becomes = _new_channels if is_convolution else _new_count
+            new = becomes(attribute, value, anatomy, cut)
             if new is not None:
                 counts.setdefault(path, {})[attribute] = new
             elif attribute in WIDTH_NAMES and value == heads * anatomy.head_dim:
@@ -214,6 +223,18 @@ def _counts(
     return counts, widths
 
 
+def _new_channels(name: str, value: int, anatomy: Anatomy, cut: Cut) -> int | None:
+    """Of a convolution with a group for every head or every channel of a head."""
+    if name not in ("groups", "in_channels", "out_channels"):
+        return None
+    for per_head in (1, anatomy.head_dim):
+        if value == anatomy.heads * per_head:
+            return max(1, len(cut.positions)) * per_head
+        if value == len(anatomy.groups) * per_head:
+            return max(1, cut.num_kv_heads) * per_head
+    return None
+
+
 def _new_count(name: str, value: int, anatomy: Anatomy, cut: Cut) -> int | None:
     """What a count must become, judged by its name and its present value."""
     heads, kv = anatomy.heads, len(anatomy.groups)
@@ -221,8 +242,10 @@ def _new_count(name: str, value: int, anatomy: Anatomy, cut: Cut) -> int | None:
     is_kv = "kv" in name or "key_value" in name
     if "group" in name:
         return new_heads // new_kv if is_kv and value == heads // kv else None
-    if name in ("all_head_size", "inner_dim"):
+    if name in ("all_head_size", "inner_dim", "q_dim", "q_size"):
         return new_heads * (value // heads) if value == heads * (value // heads) else None
+    if name in ("kv_dim", "kv_size"):
+        return new_kv * (value // kv) if value == kv * (value // kv) else None
     if "head" not in name or any(word in name for word in ("dim", "size", "width")):
         return None
     if is_kv:
@@ -235,7 +258,7 @@ def _config_counts(model: nn.Module, anatomy: Anatomy, cut: Cut) -> dict[str, in
     config = getattr(model.get_submodule(anatomy.attention), "config", None)
     view = {}
     for name in ("num_attention_heads", "num_key_value_heads", "num_heads", "num_kv_heads", "n_heads", "n_head"):
-        value = getattr(config, name, None)
+        value = value_of(config, name)
         if type(value) is int:
             new = _new_count(name, value, anatomy, cut)
             if new is not None:

@@ -200,12 +200,15 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
                 return edits, journal
             problems.append(f"outputs differ by {gap.largest:.1e}")
         journal.roll_back()
-    raise UnsupportedModelError(
+    error = UnsupportedModelError(
         f"{cut.site.id} of {type(model).__name__} ({type(model.get_submodule(anatomy.attention)).__name__} at "
         f"{anatomy.attention}) cannot be pruned exactly: {problems[0]}. Its heads are coupled in a way that removal "
         "changes (for example a norm over all heads), or its code counts on the original width. It can still be "
         "masked: hp.masked(model, mask). The model was left as it was."
     )
+    for problem in problems[1:]:
+        error.add_note(problem)
+    raise error
 
 
 def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> torch.Tensor:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from headprune.errors import HeadpruneError, UnsupportedModelError
+from headprune.errors import HeadpruneError
+from headprune.sites.configs import value_of
 from headprune.sites.example import example_inputs, to_model
 from headprune.verifying.sizes import KINDS_OF_LAYERS, ODD, SMALL, VARIANTS
 
@@ -33,6 +34,10 @@ class NotBuiltError(HeadpruneError):
     """No tiny model of a type could be made to run."""
 
 
+class _TooLargeError(Exception):
+    """A model that stayed large although every known size was made small."""
+
+
 def model_types() -> list[str]:
     """Every type of the installed transformers that has a model class."""
     from transformers import CONFIG_MAPPING
@@ -50,31 +55,45 @@ def class_of(model_type: str) -> Any:
     for mapping in dict.fromkeys((*wanted, *every)):
         names = getattr(modeling_auto, mapping, {}).get(model_type)
         for name in [names] if isinstance(names, str) else names or ():
-            if hasattr(transformers, name):
-                return getattr(transformers, name)
+            cls = getattr(transformers, name, None)
+            if cls is not None and _is_for(cls, model_type):
+                return cls
     return None
+
+
+def _is_for(cls: Any, model_type: str) -> bool:
+    """Whether a class takes the whole config: some types are listed with the class of their text part."""
+    from transformers import CONFIG_MAPPING
+
+    takes = getattr(cls, "config_class", None)
+    return takes is None or issubclass(CONFIG_MAPPING[model_type], takes)
 
 
 def build(model_type: str, *, seed: int = 0, attention: str | None = None) -> Built:
     """A tiny model that runs, with weights large enough that every head matters."""
-    problems: list[str] = []
+    problems: list[str] = []  # of the sizes tried, the usual ones first
     for config in _configs(model_type, problems):
         if attention is not None:
             config._attn_implementation = attention
         torch.manual_seed(seed)
         try:
             return _built(class_of(model_type)(config), seed)
+        except _TooLargeError as error:
+            raise NotBuiltError(str(error)) from error
         except ImportError as error:
             raise NotBuiltError(f"needs a package that is not installed: {_short(error)}") from error
         except Exception as error:  # whatever a family stumbles over with these sizes
             problems.append(_short(error))
-    raise NotBuiltError(f"no tiny model could be built: {problems[0]}")
+    error = NotBuiltError(f"no tiny model could be built: {problems[0]}")
+    for problem in dict.fromkeys(problems[1:]):
+        error.add_note(problem)
+    raise error
 
 
 def _built(model: nn.Module, seed: int) -> Built:
     size = sum(p.numel() for p in model.parameters())
     if size > LARGEST:
-        raise UnsupportedModelError(f"It has {size / 1e6:.0f} M parameters.")
+        raise _TooLargeError(f"its smallest model has {size / 1e6:.0f} M parameters")
     _enlarge(model, seed)
     batch = example_inputs(model.eval())
     with torch.no_grad():
@@ -95,10 +114,10 @@ def _configs(model_type: str, problems: list[str]) -> Iterator[Any]:
 def _shrunk(cls: Any, variant: Mapping[str, Any], odd: Mapping[str, Any]) -> Any:
     """A config with small sizes, and those inside it likewise; `odd` may speak of the inner ones by name."""
     default = cls()
-    inner = {name: _value(default, name) for name in getattr(cls, "sub_configs", {})}
+    inner = {name: value_of(default, name) for name in getattr(cls, "sub_configs", {})}
     sizes = _sizes(cls, default, variant)
     for name, config in inner.items():
-        if config is not None and not (name in odd and not isinstance(odd[name], dict)):
+        if config is not None and "model_type" not in odd.get(name, {}):  # else another kind of part is asked for
             kind = cls.sub_configs[name] if isinstance(config, dict) else type(config)
             sizes[name] = _shrunk(kind, variant, odd.get(name, {}))
     return cls(**{**sizes, **{name: value for name, value in odd.items() if name not in inner or name not in sizes}})
@@ -109,10 +128,12 @@ def _sizes(cls: Any, default: Any, variant: Mapping[str, Any]) -> dict[str, Any]
     known = {*default.to_dict(), *vars(default), *getattr(cls, "attribute_map", {})}
     sizes: dict[str, Any] = {}
     for name, value in {**SMALL, **variant}.items():
-        current = _value(default, name)
-        if name not in known or isinstance(current, bool) or isinstance(getattr(cls, name, None), property):
+        current = value_of(default, name)
+        if name not in known or isinstance(current, bool) or _is_computed(cls, name):
             continue
         if name == "num_key_value_heads" and current is None:
+            continue
+        if name == "mrope_section":
             continue
         if isinstance(current, list | tuple):
             if name not in ("image_size", "patch_size"):
@@ -121,19 +142,45 @@ def _sizes(cls: Any, default: Any, variant: Mapping[str, Any]) -> dict[str, Any]
         sizes[name] = value
     if sizes.get("head_dim", 0) is None:
         del sizes["head_dim"]
+    sizes |= _stages(default) | _tokens(default) | _rotations(default, known, variant)
     layers = sizes.get("num_hidden_layers", 2)
     for name in KINDS_OF_LAYERS:
-        kinds = list(dict.fromkeys(_value(default, name) or ()))
-        if kinds and name in known and not isinstance(getattr(cls, name, None), property):
+        kinds = list(dict.fromkeys(value_of(default, name) or ()))
+        if kinds and name in known and not _is_computed(cls, name):
             sizes[name] = (kinds * layers)[:layers]
     return sizes
 
 
-def _value(config: Any, name: str) -> Any:
-    try:
-        return getattr(config, name, None)
-    except (ValueError, KeyError, RuntimeError):  # per-layer settings refuse to be asked for as one
-        return None
+def _is_computed(cls: Any, name: str) -> bool:
+    stored = getattr(cls, "attribute_map", {}).get(name, name)
+    return any(isinstance(getattr(cls, each, None), property) for each in (name, stored))
+
+
+def _stages(default: Any) -> dict[str, Any]:
+    """Swin's line: a list of heads, and a width that doubles from stage to stage."""
+    heads, depths = value_of(default, "num_heads"), value_of(default, "depths")
+    if not isinstance(heads, list | tuple) or not isinstance(depths, list | tuple) or value_of(default, "embed_dim") is None:
+        return {}
+    sizes: dict[str, Any] = {"embed_dim": 16, "depths": [1] * len(depths), "num_heads": [2, 2, 4, 4][: len(depths)]}
+    if isinstance(value_of(default, "window_size"), int):
+        sizes["window_size"] = 2
+    return sizes
+
+
+def _rotations(default: Any, known: set[str], variant: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary positions in time, height and width (M-RoPE) share the small width of a head."""
+    rope = value_of(default, "rope_parameters") or {}
+    sections = variant.get("mrope_section", [2, 1, 1] if "mrope_section" in rope else None)
+    if "rope_parameters" not in known or sections is None or rope.get("rope_type", "default") != "default":
+        return {}
+    return {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default", **rope, "mrope_section": sections}}
+
+
+def _tokens(default: Any) -> dict[str, Any]:
+    """Special tokens beyond the small vocabulary get places at its end."""
+    names = [name for name in vars(default) if name.endswith(("_token_id", "_token_index")) and name not in SMALL]
+    high = [name for name in names if type(value_of(default, name)) is int and value_of(default, name) >= SMALL["vocab_size"]]
+    return {name: SMALL["vocab_size"] - 1 - place for place, name in enumerate(high)}
 
 
 def _enlarge(model: nn.Module, seed: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError, VerificationError
 from headprune.sites import find_heads
 from headprune.verifying.building import NotBuiltError, build
-from headprune.verifying.checks import CORE, NotApplicableError, Refused, Subject, checks
+from headprune.verifying.checks import CORE, ORDER, NotApplicableError, Refused, Subject, checks
 
 STATUSES = ("pass", "core", "refused", "no-attention", "unbuilt", "failed")
 
@@ -52,8 +52,10 @@ def verify_type(model_type: str) -> Family:
     name = type(built.model).__name__
     try:
         heads = find_heads(built.model, built.batch)
-    except ExampleError as error:
+    except (ExampleError, UnsupportedModelError) as error:
         return Family("refused", str(error), name)
+    except Exception as error:  # a fault of ours: looking must not crash
+        return Family("failed", f"{type(error).__name__}: {error}", name)
     if not heads.sites:
         if heads.skipped:
             return Family("refused", "; ".join(dict.fromkeys(item.reason for item in heads.skipped[:3])), name)
@@ -61,7 +63,7 @@ def verify_type(model_type: str) -> Family:
     sites = dict(collections.Counter(site.component for site in heads))
     subject = Subject(model_type, built, heads)
     family = Family("pass", "", name, sites)
-    for check in checks:
+    for check in ORDER:
         family.checks[check] = _result(check, subject)
     family.status, family.reason = _judged(family.checks)
     return family

@@ -51,6 +51,11 @@ SMALL: dict[str, Any] = {
     # state-space layers, of which hybrids have some
     "state_size": 4, "mamba_d_state": 4, "mamba_d_conv": 2, "mamba_expand": 1, "mamba_n_heads": 4, "mamba_d_head": 8,
     "time_step_rank": 4,
+    # what is spread over several parts and must agree
+    "output_channels": 32, "fpn_hidden_size": 32, "coordinate_size": 6, "shape_size": 4, "mm_tokens_per_image": 4,
+    "vocab_size_per_layer_input": 99, "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "context_size": 16,
+    "prediction_length": 4, "context_length": 16, "lags_sequence": [1, 2], "condition_dim": 32, "audio_hidden_size": 32,
+    "blank_token_id": 98,
     # nothing at random
     **dict.fromkeys(
         ("dropout", "attention_dropout", "hidden_dropout", "layerdrop", "encoder_layerdrop", "decoder_layerdrop"), 0.0
@@ -67,6 +72,8 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"num_key_value_heads": 1},
     {"num_experts_per_tok": 1},
     {"head_dim": None},
+    {"mrope_section": [2, 1, 1]},
+    {"mrope_section": [1, 1, 0]},
     {"image_size": 64, "patch_size": 16},
 )
 
@@ -86,7 +93,34 @@ ODD: dict[str, dict[str, Any]] = {
     "all_attention": {"num_persistent": 12, "memory_length": 8},
     "transformer_xl": {"memory_length": 8, "cutoffs": [20, 60]},
     "falcon": {"alibi": False, "new_decoder_architecture": False, "multi_query": False},
-    "reformer": {"is_decoder": True},
+    "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [8, 8],
+                 "attn_layers": ["local", "lsh"], "lsh_attn_chunk_length": 4, "local_attn_chunk_length": 4,
+                 "num_buckets": 2, "hash_seed": 0},
+    **dict.fromkeys(("blip-2", "instructblip", "instructblipvideo"), {"image_token_index": 90}),
+    "chameleon": {"vocabulary_map": {"<image>": 4}},
+    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
+    "bridgetower": {"text_config": {"hidden_size": 128}, "vision_config": {"hidden_size": 128}, "hidden_size": 128},
+    "bros": {"hidden_size": 64},
+    "lilt": {"hidden_size": 48},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "bamba": {"attn_layer_indices": [1]},
+    **dict.fromkeys(("granitemoehybrid", "nemotron_h"), {"layers_block_type": ["mamba", "attention"]}),
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
+    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2}},
+    "mamba2": {"num_heads": 8, "head_dim": 8},
+    **dict.fromkeys(
+        ("detr", "conditional_detr", "dab-detr", "deformable_detr", "table-transformer"),
+        {"use_timm_backbone": False, "backbone": None, "backbone_kwargs": None, "use_pretrained_backbone": False,
+         "backbone_config": {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 8, 8],
+                             "depths": [1, 1, 1, 1], "out_features": ["stage4"]}},
+    ),
+    **dict.fromkeys(
+        ("depth_anything", "prompt_depth_anything", "zoedepth"),
+        {"backbone_config": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}, "neck_hidden_sizes": [16, 16, 16, 16]},
+    ),
 }  # fmt: skip
 
 KINDS_OF_LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
