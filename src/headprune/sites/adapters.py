@@ -23,6 +23,9 @@ class Adapter:
     keep_counts: tuple[str, ...] = ()
     """Attributes that go on counting the original heads."""
 
+    coupled: str = ""
+    """Why heads cannot be removed exactly, where the code says so and the structure does not show it."""
+
 
 adapters: Registry[Adapter] = Registry("adapter")
 
@@ -37,6 +40,14 @@ for _name in (
     "Pix2StructTextAttention",
 ):
     adapters.add(_name)(_T5)
+
+
+adapters.add("CodeGenAttention")(
+    Adapter(coupled="its code cuts the fused projection into four blocks of equally many heads (mp_num = 4)")
+)
+adapters.add("DogeAttention")(
+    Adapter(coupled="its dt_proj makes each head's mask from the values of all heads")
+)
 
 
 def adapter_for(module: nn.Module) -> Adapter:

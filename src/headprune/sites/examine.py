@@ -134,9 +134,12 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
             f"On this example {event.path} sees one position only, so its keys cannot be told from its queries. "
             "Pass an example with at least 2 positions."
         )
-    channels: dict[str, Tensor] = {}
-    for call, reach in reached:
-        channels[call.path] = channels[call.path] | reach.owners if call.path in channels else reach.owners
+    by_projection: dict[str, Reach] = {}
+    for call, reach in reached:  # one that is called twice, for the keys of two sources, counts once
+        known = by_projection.get(call.path)
+        by_projection[call.path] = known.with_another(reach) if known is not None else reach
+    channels = {path: reach.owners for path, reach in by_projection.items()}
+    roles = {path: role_channels(backward, reach) for path, reach in by_projection.items()}
     key_reach = None
     if event.key_input is not None and event.key_input.requires_grad:
         (key_reach,) = reaches(backward, [event.key_input])
@@ -150,8 +153,8 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
         call=block,
         channels=channels,
         parameters=parameters,
-        roles={call.path: role_channels(backward, reach) for call, reach in reached},
-        groups=_groups(heads, [reach for _, reach in reached]),
+        roles=roles,
+        groups=_groups(heads, by_projection, roles),
         is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached),
         is_causal=_is_causal([reach for _, reach in reached] + ([key_reach] if key_reach else [])),
         calls=tuple(e.order for e in events),
@@ -231,12 +234,21 @@ def _bare_parameters(
     return found
 
 
-def _groups(heads: int, reached: list[Reach]) -> tuple[tuple[int, ...], ...]:
-    """Heads that read the same keys and values: the finest owner sets among channels that reach several rows."""
+def _groups(
+    heads: int, reached: Mapping[str, Reach], roles: Mapping[str, Mapping[str, list[Tensor]]]
+) -> tuple[tuple[int, ...], ...]:
+    """Heads that read the same values; where values are not to be told apart, the finest owner sets of what is shared."""
+    shared = {path: reach.spread > 1 for path, reach in reached.items()}
+    for path, found in roles.items():
+        if "value" in found:
+            marked = torch.zeros_like(reached[path].spread, dtype=torch.bool)
+            marked[torch.cat(found["value"])] = True
+            shared = {path: marked}
+            break
     sets = {
-        tuple(torch.nonzero(reach.owners[:, channel]).flatten().tolist())
-        for reach in reached
-        for channel in torch.nonzero(reach.spread > 1).flatten().tolist()
+        tuple(torch.nonzero(reached[path].owners[:, channel]).flatten().tolist())
+        for path, marked in shared.items()
+        for channel in torch.nonzero(marked).flatten().tolist()
     }
     sets.discard(())
     partition: list[tuple[int, ...]] = []

@@ -22,6 +22,16 @@ class Reach:
     shares: Tensor  # (heads, channels): activation times gradient; a head's values add up to the head's own total
     later_rows: Tensor  # bool: rows after the context's first real row that are reached from it
 
+    def with_another(self, call: Reach) -> Reach:
+        """Together with a second call of the same projection."""
+        longer = self if len(self.later_rows) >= len(call.later_rows) else call
+        return Reach(
+            self.owners | call.owners,
+            torch.maximum(self.spread, call.spread),
+            self.shares + call.shares,
+            longer.later_rows,
+        )
+
 
 class Backward:
     """Gradients of a context (the output projection's input) with respect to tensors of the same pass."""
@@ -36,7 +46,7 @@ class Backward:
         self.noise = (noise * sign).to(context)
 
     def of_head(self, head: int, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        sent = torch.zeros_like(self.context)
+        sent = torch.zeros_like(self.context, memory_format=torch.contiguous_format)
         part = slice(head * self.width, (head + 1) * self.width)
         sent[..., part] = self.noise[..., part]
         return self._send(sent, tensors)
@@ -48,7 +58,7 @@ class Backward:
 
     def of_row(self, row: int, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         """From one position of one example, all heads."""
-        sent = torch.zeros_like(self.context)
+        sent = torch.zeros_like(self.context, memory_format=torch.contiguous_format)
         flat, noise = sent.view(-1, sent.shape[-1]), self.noise.reshape(-1, sent.shape[-1])
         flat[row] = noise[row]
         return self._send(sent, tensors)

@@ -47,6 +47,8 @@ def site_edits(model: nn.Module, anatomy: Anatomy, cut: Cut, *, skip_bias: bool)
         module, _, name = path.rpartition(".")
         keep = owners[cut.positions].any(0).nonzero().flatten().tolist()
         edits.slices.setdefault(module, {})[name] = Slice(dim, owners.shape[1], tuple(keep), cut.is_empty)
+        if name == "weight" and isinstance(model.get_submodule(module), nn.modules.batchnorm._BatchNorm):
+            _cut_running_statistics(edits, module, tuple(keep), owners.shape[1])
     _cut_output(edits, model.get_submodule(anatomy.output), anatomy, cut, skip_bias)
     if isinstance(model.get_submodule(anatomy.attention), nn.MultiheadAttention):
         edits.multihead.add(anatomy.attention)
@@ -74,6 +76,26 @@ def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:
         yield Edits(attributes=counts, reshapes=follow, configs={anatomy.attention: view})
 
 
+def coupling(model: nn.Module, anatomy: Anatomy) -> str | None:
+    """What ties the heads of a block together, if it can be named: a norm over all of them, a layer that reads them all."""
+    if anatomy.adapter.coupled:
+        return anatomy.adapter.coupled
+    block = model.get_submodule(anatomy.block)
+    widths = {len(anatomy.groups) * anatomy.head_dim, anatomy.heads * anatomy.head_dim}
+    widths |= {owners.shape[1] for owners in anatomy.channels.values()}
+    for name, module in block.named_modules():
+        path = f"{anatomy.block}.{name}"
+        weight = getattr(module, "weight", None)
+        if path in anatomy.channels or path == anatomy.output or not isinstance(weight, Tensor):
+            continue
+        is_norm = "Norm" in type(module).__name__ and not isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if is_norm and weight.shape[-1] in widths and weight.shape[-1] > anatomy.head_dim:
+            return f"{name} normalises the heads together, so that without one of them the others change"
+        if projections.is_projection(module) and projections.input_width(module) in widths:
+            return f"{name} reads several heads at once"
+    return None
+
+
 def sliced_arguments(model: nn.Module, anatomy: Anatomy, cut: Cut) -> tuple[SlicedArgument, ...]:
     """Arguments of the block that hold one entry per head (ALiBi, position biases made elsewhere), by gradients."""
     if anatomy.adapter.bias_of_all_heads:
@@ -94,9 +116,10 @@ def sliced_arguments(model: nn.Module, anatomy: Anatomy, cut: Cut) -> tuple[Slic
     for name, position, value in places:
         if not isinstance(value, Tensor) or value.dim() < 3:
             continue
-        if value.dim() == 4 and value.shape[1] == anatomy.heads and ("mask" in name or "bias" in name):
+        before_queries = [dim for dim in range(1, value.dim() - 2) if value.shape[dim] == anatomy.heads]
+        if before_queries and ("mask" in name or "bias" in name):
             # (batch, heads, queries, keys); a gradient would not show it where the mask is boolean or hides everything
-            found.append(SlicedArgument(name, position, 1, cut.site.original_num_heads, kept))
+            found.append(SlicedArgument(name, position, before_queries[-1], cut.site.original_num_heads, kept))
             continue
         if not value.is_floating_point():
             continue
@@ -135,7 +158,14 @@ def _separates_heads(model: nn.Module, anatomy: Anatomy, name: str, position: in
     return True
 
 
+def _cut_running_statistics(edits: Edits, path: str, keep: tuple[int, ...], size: int) -> None:
+    """A batch norm treats every channel alone: its buffers go with its weight."""
+    edits.slices[path] |= {name: Slice(0, size, keep) for name in ("running_mean", "running_var")}
+    edits.attributes[path] = {"num_features": len(keep)}
+
+
 def _kept_channels(owners: Tensor, cut: Cut, where: str) -> list[int]:
+    owners = _completed(owners)
     if not owners.any(0).all():
         raise UnsupportedModelError(
             f"{where} cannot be pruned: some channels of its projections reach no head on the example, so it is not "
@@ -144,6 +174,24 @@ def _kept_channels(owners: Tensor, cut: Cut, where: str) -> list[int]:
     if cut.expand:
         return _expanded(owners, cut.positions)
     return owners[cut.positions].any(0).nonzero().flatten().tolist()
+
+
+def _completed(owners: Tensor) -> Tensor:
+    """Channels that reach no head on a short example (far distances) belong to the head that the layout gives them to.
+
+    Heads lie in blocks or take turns: whichever of the two agrees with every channel that does reach a head, if one does.
+    """
+    heads, channels = owners.shape
+    if bool(owners.any(0).all()) or channels % heads:
+        return owners
+    place = torch.arange(channels)
+    layouts = [place // (channels // heads), place % heads]
+    fitting = [
+        layout
+        for layout in layouts
+        if bool(owners.any(1).all()) and bool((owners <= (layout == torch.arange(heads)[:, None])).all())
+    ]
+    return fitting[0] == torch.arange(heads)[:, None] if len(fitting) == 1 else owners
 
 
 def _expanded(owners: Tensor, positions: Sequence[int]) -> list[int]:

@@ -190,6 +190,7 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
         edits = base.then(repair)
         edits.arguments = {anatomy.block: arguments} if arguments else {}
         journal = apply_(model, edits)
+        _forget_cached(model.get_submodule(anatomy.block))
         try:
             found = _block_output(model, anatomy)
         except Exception as error:  # whatever a forward with wrong counts stumbles over
@@ -200,15 +201,25 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
                 return edits, journal
             problems.append(f"outputs differ by {gap.largest:.1e}")
         journal.roll_back()
+        _forget_cached(model.get_submodule(anatomy.block))
+    coupled = dissect.coupling(model, anatomy)
+    why = coupled or (
+        f"{problems[0]}. Its heads are coupled in a way that removal changes, or its code counts on the original width"
+    )
     error = UnsupportedModelError(
         f"{cut.site.id} of {type(model).__name__} ({type(model.get_submodule(anatomy.attention)).__name__} at "
-        f"{anatomy.attention}) cannot be pruned exactly: {problems[0]}. Its heads are coupled in a way that removal "
-        "changes (for example a norm over all heads), or its code counts on the original width. It can still be "
-        "masked: hp.masked(model, mask). The model was left as it was."
+        f"{anatomy.attention}) cannot be pruned exactly: {why}. It can still be masked: hp.masked(model, mask). The "
+        "model was left as it was."
     )
-    for problem in problems[1:]:
+    for problem in problems:
         error.add_note(problem)
     raise error
+
+
+def _forget_cached(block: nn.Module) -> None:
+    """What a module keeps in evaluation mode (LeViT: its biases, gathered) it drops when it is to be trained."""
+    block.train()
+    block.eval()
 
 
 def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> torch.Tensor:

@@ -17,7 +17,7 @@ from headprune.verifying.sizes import KINDS_OF_LAYERS, ODD, SMALL, VARIANTS
 LARGEST = 40_000_000  # parameters; what cannot be made smaller is not tiny
 # Which of a type's classes is taken: the first mapping that has it, then any other.
 FIRST = (
-    "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "SEQUENCE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "CTC",
+    "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CAUSAL_LM", "SEQUENCE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "CTC",
     "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM",
 )  # fmt: skip
 
