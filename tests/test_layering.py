@@ -29,6 +29,7 @@ LAYERS = [
     "surgery",
     "compat",
     "exporting",
+    "verifying",
     "gates",
     "allattention",
     "tasks",

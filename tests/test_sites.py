@@ -177,7 +177,7 @@ def test_mixed_heads_are_skipped_with_the_reason():
 
     heads = hp.find_heads(Mixed(), example={"x": torch.randn(2, 5, 16)})
     assert len(heads) == 0
-    assert "mixed" in heads.skipped[0].reason
+    assert "mixes heads" in heads.skipped[0].reason
 
 
 def test_a_plain_pytorch_model_works_with_an_example():

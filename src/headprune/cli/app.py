@@ -25,6 +25,7 @@ from headprune.cli import (
     score,
     train_lm,
     train_mt,
+    verify,
 )
 from headprune.cli.options import state
 from headprune.errors import HeadpruneError
@@ -37,6 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("inspect")(inspect.inspect)
+app.command("verify")(verify.verify)
 app.command("finetune")(finetune.finetune)
 app.command("train-mt")(train_mt.train_mt)
 app.command("train-lm")(train_lm.train_lm)

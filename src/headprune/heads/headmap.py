@@ -88,6 +88,7 @@ class Skipped:
 
     path: str
     reason: str
+    has_heads: bool = True  # no for what mixes positions in another way: linear attention, state-space layers
 
 
 class HeadMap:
@@ -178,7 +179,9 @@ class HeadMap:
                 "A head map has a list of sites and a list of skipped blocks; one of them is missing."
             )
         try:
-            left_alone = tuple(Skipped(str(item["path"]), str(item["reason"])) for item in skipped)
+            left_alone = tuple(
+                Skipped(str(item["path"]), str(item["reason"]), bool(item.get("has_heads", True))) for item in skipped
+            )
         except (TypeError, KeyError) as error:
             raise FileFormatError("A skipped block of a head map has a path and a reason.") from error
         return cls(

@@ -67,11 +67,11 @@ class FollowWidth:
 
     def enter(self, module: nn.Module, args: Any) -> None:
         mode = _Following(self.width)
-        mode.__enter__()
+        mode.__enter__()  # type: ignore[no-untyped-call]
         self.active.append(mode)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.active.pop().__exit__(None, None, None)
+        self.active.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 def follow_width_(module: nn.Module, width: Width) -> Callable[[], None]:

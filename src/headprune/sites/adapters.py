@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from torch import nn
@@ -22,6 +23,9 @@ class Adapter:
 
     keep_counts: tuple[str, ...] = ()
     """Attributes that go on counting the original heads."""
+
+    unseen: str = ""
+    """Why its attention cannot be watched, although it is attention with heads."""
 
     coupled: str = ""
     """Why heads cannot be removed exactly, where the code says so and the structure does not show it."""
@@ -45,8 +49,37 @@ for _name in (
 adapters.add("CodeGenAttention")(
     Adapter(coupled="its code cuts the fused projection into four blocks of equally many heads (mp_num = 4)")
 )
-adapters.add("DogeAttention")(
-    Adapter(coupled="its dt_proj makes each head's mask from the values of all heads")
+adapters.add("DogeAttention")(Adapter(coupled="its dt_proj makes each head's mask from the values of all heads"))
+
+
+adapters.add("ProphetNetNgramSelfAttention")(
+    Adapter(
+        coupled="its predicting stream folds heads and positions in one order and unfolds them in another, so that "
+        "heads use each other's relative positions"
+    )
+)
+adapters.add("DisentangledSelfAttention")(  # of SEW-D; DeBERTa's was renamed and is seen
+    Adapter(unseen="its softmax is inside an autograd function of its own (XSoftmax), where heads cannot be followed")
+)
+adapters.add("MraSelfAttention")(
+    Adapter(unseen="attention is approximated block by block, at two resolutions, without one softmax over the keys")
+)
+adapters.add("YosoSelfAttention")(
+    Adapter(unseen="attention is estimated by locality-sensitive hashing, without a softmax")
+)
+for _name in ("LSHSelfAttention", "LocalSelfAttention"):
+    adapters.add(_name)(
+        Adapter(unseen="attention is computed in chunks by logsumexp, in a reversible layer of its own")
+    )
+
+# Layers that mix positions without softmax attention: named by `find_heads`, never mistaken for attention.
+NO_SOFTMAX = re.compile(
+    r"Mamba|SSM|StateSpace|Recurrent|Rwkv|LinearAttention|LightningAttention|Delta(Net|Attention|Rule)|ShortConv|"
+    r"Fourier|Retention|LSTM|AdditiveAttention|AutoformerAttention|PoolFormerPooling|FocalModulation|mLSTM|Mixer$"
+)
+# Modules around such a layer, whose names hold the family's.
+AROUND = re.compile(
+    r"(Layer|Block|Model|Encoder|Decoder|Norm|MLP|Mlp|Embeddings?|Head|LM|Classification|Cache|Pool\w*)$"
 )
 
 

@@ -18,7 +18,7 @@ from headprune.errors import ExampleError, HeadpruneError
 from headprune.heads import Skipped
 from headprune.hooks import AttentionEvent, Call, Watch, watched
 from headprune.sites import projections
-from headprune.sites.adapters import Adapter, adapter_for
+from headprune.sites.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
 from headprune.sites.example import example_inputs, to_model
 from headprune.sites.ownership import Backward, Reach, axis_is_clean, parameter_owners, reaches, role_channels
 
@@ -31,6 +31,7 @@ class Anatomy:
     attention: str  # the module in whose forward attention is computed
     output: str  # the output projection
     heads: int
+    maps: int  # attention maps that make one head: 2 in differential attention
     head_dim: int
     call: Call  # one call of the block, to run it again
     channels: Mapping[str, Tensor]  # projection -> (heads, channels): who uses each of its output channels
@@ -58,7 +59,7 @@ class _CannotUseError(Exception):
 
 def examine(model: nn.Module, example: Mapping[str, Any] | None = None) -> Examination:
     """Run the model once and take its attention apart."""
-    with _free_gradients(model):
+    with _free_gradients(model), _same_attributes(model):
         inputs = example if example is not None else example_inputs(model)
         with watched(model) as watch:
             run(model, example)
@@ -76,12 +77,27 @@ def _take_apart(model: nn.Module, watch: Watch, inputs: Mapping[str, Any]) -> Ex
             anatomies.append(_anatomy(model, events, calls, inputs))
         except _CannotUseError as reason:
             skipped.append(Skipped(path, str(reason)))
+    skipped += _without_softmax(calls, seen=set(by_path))
     outputs = [anatomy.output for anatomy in anatomies]
     for anatomy in list(anatomies):
         if outputs.count(anatomy.output) > 1:  # two attentions summed into one projection have no slices of their own
             anatomies.remove(anatomy)
             skipped.append(Skipped(anatomy.attention, f"several attentions share the projection {anatomy.output}"))
     return Examination(tuple(anatomies), tuple(skipped))
+
+
+def _without_softmax(calls: list[Call], seen: set[str]) -> list[Skipped]:
+    """What mixes positions in another way, and attention that cannot be watched; the outermost module of each."""
+    found: dict[str, Skipped] = {}
+    for call in calls:
+        name = type(call.module).__name__
+        if any(_inside(call.path, path) for path in found) or any(_inside(path, call.path) for path in seen):
+            continue
+        if unseen := adapter_for(call.module).unseen:
+            found[call.path] = Skipped(call.path, unseen)
+        elif NO_SOFTMAX.search(name) and not AROUND.search(name):
+            found[call.path] = Skipped(call.path, f"{name} mixes positions without a softmax", has_heads=False)
+    return list(found.values())
 
 
 def run(model: nn.Module, example: Mapping[str, Any] | None = None) -> Any:
@@ -113,22 +129,15 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
     event = events[0]
     output = _output_projection(event, calls)
     context: Tensor = output.args[0]
-    backward = _backward_by_heads(event, output, inputs)
+    backward, maps = _backward_by_heads(event, output, inputs)
     heads = backward.heads
-    block = _block_call(event, output, calls)
     adapter = adapter_for(model.get_submodule(event.path))
-    inner = [
-        call
-        for call in calls
-        if block.order < call.order < output.order
-        and _inside(call.path, block.path)
-        and projections.is_projection(call.module)
-        and isinstance(call.output, Tensor)
-        and call.output.requires_grad
-    ]
-    inner = [call for call in inner if not any(_inside(call.path, other.path) for other in inner if other is not call)]
-    found = reaches(backward, [call.output for call in inner])
-    reached = [(call, reach) for call, reach in zip(inner, found, strict=True) if reach is not None]
+    for block in _blocks(event, output, calls):  # the smallest that holds projections of single heads
+        reached = _reached(block, output, calls, backward)
+        if event.key_input is not None or any(not bool(reach.owners.all()) for _, reach in reached):
+            break
+    else:
+        block, reached = _blocks(event, output, calls)[0], []
     if reached and event.key_input is None and all(call.output.shape[-2] == 1 for call, _ in reached):
         raise ExampleError(
             f"On this example {event.path} sees one position only, so its keys cannot be told from its queries. "
@@ -143,18 +152,20 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
     key_reach = None
     if event.key_input is not None and event.key_input.requires_grad:
         (key_reach,) = reaches(backward, [event.key_input])
-    parameters = _bare_parameters(model, block, output, channels, backward, adapter)
+    groups = _groups(heads, by_projection, roles)
+    parameters = _bare_parameters(model, block, output, channels, backward, groups, adapter)
     return Anatomy(
         block=block.path,
         attention=event.path,
         output=output.path,
         heads=heads,
+        maps=maps,
         head_dim=context.shape[-1] // heads,
         call=block,
         channels=channels,
         parameters=parameters,
         roles=roles,
-        groups=_groups(heads, by_projection, roles),
+        groups=groups,
         is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached),
         is_causal=_is_causal([reach for _, reach in reached] + ([key_reach] if key_reach else [])),
         calls=tuple(e.order for e in events),
@@ -163,16 +174,19 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
     )
 
 
-def _backward_by_heads(event: AttentionEvent, output: Call, inputs: Mapping[str, Any]) -> Backward:
-    """Gradients by head, where the output projection receives one slice for each entry of one of the event's axes."""
+def _backward_by_heads(event: AttentionEvent, output: Call, inputs: Mapping[str, Any]) -> tuple[Backward, int]:
+    """Gradients by head, where the output projection receives one slice for each; and the attention maps of a head."""
     context: Tensor = output.args[0]
-    for axis in event.axes:
-        heads = event.tensor.shape[axis]
+    candidates = [(axis, event.tensor.shape[axis]) for axis in event.axes]
+    candidates += [
+        (axis, size // 2) for axis, size in candidates if size > 2 and size % 2 == 0
+    ]  # the difference of two maps
+    for axis, heads in candidates:
         if context.shape[-1] % heads:
             continue
         backward = Backward(context, heads, rows=_real_rows(context, inputs))
         if axis_is_clean(backward, event.tensor, axis):
-            return backward
+            return backward, event.tensor.shape[axis] // heads
     raise _CannotUseError(
         f"the first linear layer that receives its result, {output.path}, does not get one slice per head: something "
         "(a norm, a convolution, experts, another attention) mixes heads before it"
@@ -195,21 +209,41 @@ def _output_projection(event: AttentionEvent, calls: list[Call]) -> Call:
     raise _CannotUseError("no linear projection receives its result")
 
 
-def _block_call(event: AttentionEvent, output: Call, calls: list[Call]) -> Call:
-    """The call of the smallest module around both the attention and the projection."""
-    around = [
-        call
-        for call in calls
-        if call.order < event.order and _inside(event.path, call.path) and _inside(output.path, call.path)
-    ]
+def _blocks(event: AttentionEvent, output: Call, calls: list[Call]) -> list[Call]:
+    """The calls of modules around both the attention and the projection, the smallest first."""
+    around: dict[str, Call] = {}
+    for call in calls:
+        if call.order < event.order and _inside(event.path, call.path) and _inside(output.path, call.path):
+            around[call.path] = call
     if not around:
         raise _CannotUseError(f"no called module holds both it and its output projection {output.path}")
-    longest = max(len(call.path) for call in around)
-    return [call for call in around if len(call.path) == longest][-1]
+    return sorted(around.values(), key=lambda call: -len(call.path))
+
+
+def _reached(block: Call, output: Call, calls: list[Call], backward: Backward) -> list[tuple[Call, Reach]]:
+    """The projections inside a block that some head depends on."""
+    inner = [
+        call
+        for call in calls
+        if block.order < call.order < output.order
+        and _inside(call.path, block.path)
+        and projections.is_projection(call.module)
+        and isinstance(call.output, Tensor)
+        and call.output.requires_grad
+    ]
+    inner = [call for call in inner if not any(_inside(call.path, other.path) for other in inner if other is not call)]
+    found = reaches(backward, [call.output for call in inner])
+    return [(call, reach) for call, reach in zip(inner, found, strict=True) if reach is not None]
 
 
 def _bare_parameters(
-    model: nn.Module, block: Call, output: Call, channels: Mapping[str, Tensor], backward: Backward, adapter: Adapter
+    model: nn.Module,
+    block: Call,
+    output: Call,
+    channels: Mapping[str, Tensor],
+    backward: Backward,
+    groups: tuple[tuple[int, ...], ...],
+    adapter: Adapter,
 ) -> dict[str, tuple[int, Tensor]]:
     """Parameters of the block outside its projections that have entries per head (sinks, tables, packed weights)."""
     names, tensors = [], []
@@ -224,7 +258,7 @@ def _bare_parameters(
         tensors.append(parameter)
     found = {
         name: owners
-        for name, owners in zip(names, parameter_owners(backward, tensors) if tensors else [], strict=True)
+        for name, owners in zip(names, parameter_owners(backward, tensors, groups) if tensors else [], strict=True)
         if owners is not None
     }
     for name in names:  # key biases get no gradient, so a bias follows its weight
@@ -237,7 +271,7 @@ def _bare_parameters(
 def _groups(
     heads: int, reached: Mapping[str, Reach], roles: Mapping[str, Mapping[str, list[Tensor]]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Heads that read the same values; where values are not to be told apart, the finest owner sets of what is shared."""
+    """Heads that read the same values; where values cannot be told apart, the finest owner sets of what is shared."""
     shared = {path: reach.spread > 1 for path, reach in reached.items()}
     for path, found in roles.items():
         if "value" in found:
@@ -307,15 +341,29 @@ def _free_gradients(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _same_attributes(model: nn.Module) -> Iterator[None]:
+    """What modules keep from the run (recurrent states) goes: it would hold on to the whole graph."""
+    kept = [(table, dict(table)) for module in model.modules() for table in (vars(module), module._buffers)]
+    try:
+        yield
+    finally:
+        for table, before in kept:
+            for name in [name for name, value in table.items() if isinstance(value, Tensor) and value.grad_fn]:
+                table[name] = before.get(name)
+
+
+@contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every module as before."""
-    training = [module for module in model.modules() if module.training]
+    """Evaluation mode, with nothing kept from before or for later (LeViT keeps its biases); afterwards as before."""
+    training = {module for module in model.modules() if module.training}
+    model.train()
     model.eval()
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        model.train()
+        for module in model.modules():
+            module.training = module in training
 
 
 __all__ = ["Anatomy", "Examination", "Watch", "eval_mode", "examine", "run"]

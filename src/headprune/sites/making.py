@@ -1,4 +1,4 @@
-"""What a model takes, made at random from its forward signature and its config: text, pictures, films, sound, series."""
+"""What a model takes, made at random from its forward signature and its config: text, pictures, sound, series."""
 
 from __future__ import annotations
 
@@ -259,7 +259,9 @@ class Maker:
             made["task_inputs"] = torch.randint(1, 9, (self.batch, int(self.setting("task_seq_len"))))
         if "visual_feats" in self.accepted:
             made["visual_feats"] = self.normal(self.batch, 6, int(self.setting("visual_feat_dim")))
-            made["visual_pos"] = torch.rand(self.batch, 6, int(self.setting("visual_pos_dim")), generator=self.generator)
+            made["visual_pos"] = torch.rand(
+                self.batch, 6, int(self.setting("visual_pos_dim")), generator=self.generator
+            )
         if "prompt_pixel_values" in self.required:
             made |= {"prompt_pixel_values": self.pixels(), "prompt_masks": self.pixels()}
         if "returns_to_go" in self.accepted:

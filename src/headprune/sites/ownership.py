@@ -87,41 +87,61 @@ def reaches(backward: Backward, tensors: Sequence[Tensor]) -> list[Reach | None]
 
 
 def axis_is_clean(backward: Backward, tensor: Tensor, axis: int) -> bool:
-    """Whether slice h of the context comes from entry h of the attention result, for every h."""
+    """Whether slice h of the context comes from entry h of the attention result, for every h.
+
+    A differential head comes from two entries, h and h + heads.
+    """
     for head in range(backward.heads):
         (grad,) = backward.of_head(head, [tensor])
         if grad is None:
             return False
         other = [d for d in range(grad.dim()) if d != axis]
-        reached = (grad != 0).sum(dim=other) > 0  # (heads,)
-        if not reached[head] or int(reached.sum()) != 1:
+        reached = torch.nonzero((grad != 0).sum(dim=other) > 0).flatten().tolist()
+        if reached != list(range(head, tensor.shape[axis], backward.heads)):
             return False
     return True
 
 
-def parameter_owners(backward: Backward, parameters: Sequence[Tensor]) -> list[tuple[int, Tensor] | None]:
-    """For each parameter the dimension that separates heads and who owns its entries; None if heads share it."""
+def parameter_owners(
+    backward: Backward, parameters: Sequence[Tensor], groups: Sequence[Sequence[int]]
+) -> list[tuple[int, Tensor] | None]:
+    """For each parameter the dimension that separates heads (or groups) and who owns its entries; None if none does."""
     by_head = [backward.of_head(head, parameters) for head in range(backward.heads)]
     found: list[tuple[int, Tensor] | None] = []
     for index, parameter in enumerate(parameters):
-        found.append(_separating_dimension([grads[index] for grads in by_head], parameter))
+        found.append(_separating_dimension([grads[index] for grads in by_head], parameter, groups))
     return found
 
 
-def _separating_dimension(grads: list[Tensor | None], parameter: Tensor) -> tuple[int, Tensor] | None:
-    heads = len(grads)
-    if heads < 2 or any(grad is None for grad in grads):
+def _separating_dimension(
+    grads: list[Tensor | None], parameter: Tensor, groups: Sequence[Sequence[int]]
+) -> tuple[int, Tensor] | None:
+    if len(grads) < 2 or any(grad is None for grad in grads):
         return None
     for dim in range(parameter.dim()):
-        if parameter.shape[dim] % heads:
-            continue
         other = [d for d in range(parameter.dim()) if d != dim]
         used = [(grad != 0).sum(dim=other) > 0 if other else grad != 0 for grad in grads if grad is not None]
-        owners = torch.stack(used)  # (heads, entries)
-        each = parameter.shape[dim] // heads
-        if bool((owners.sum(0) <= 1).all()) and all(int(row.sum()) <= each for row in owners) and owners.any(1).all():
-            return dim, owners.cpu()
+        owners = torch.stack(used).cpu()  # (heads, entries)
+        if _separates(owners) or _separates_groups(owners, groups):
+            return dim, owners
     return None
+
+
+def _separates(owners: Tensor) -> bool:
+    """Whether every head has entries of its own, at most its share of them."""
+    heads, entries = owners.shape
+    if entries % heads:
+        return False
+    fair = all(int(row.sum()) <= entries // heads for row in owners)
+    return fair and bool((owners.sum(0) <= 1).all()) and bool(owners.any(1).all())
+
+
+def _separates_groups(owners: Tensor, groups: Sequence[Sequence[int]]) -> bool:
+    """Whether the heads of a group have the same entries, and every group its own (a norm of each key head)."""
+    if len(groups) in (1, len(owners)):
+        return False
+    alike = all(bool((owners[list(group)] == owners[group[0]]).all()) for group in groups)
+    return alike and _separates(owners[[group[0] for group in groups]])
 
 
 def value_channels(backward: Backward, reach: Reach) -> list[Tensor] | None:

@@ -45,7 +45,7 @@ def site_edits(model: nn.Module, anatomy: Anatomy, cut: Cut, *, skip_bias: bool)
         )
     for path, (dim, owners) in anatomy.parameters.items():
         module, _, name = path.rpartition(".")
-        keep = owners[cut.positions].any(0).nonzero().flatten().tolist()
+        keep = _completed(owners)[cut.positions].any(0).nonzero().flatten().tolist()
         edits.slices.setdefault(module, {})[name] = Slice(dim, owners.shape[1], tuple(keep), cut.is_empty)
         if name == "weight" and isinstance(model.get_submodule(module), nn.modules.batchnorm._BatchNorm):
             _cut_running_statistics(edits, module, tuple(keep), owners.shape[1])
@@ -77,7 +77,7 @@ def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:
 
 
 def coupling(model: nn.Module, anatomy: Anatomy) -> str | None:
-    """What ties the heads of a block together, if it can be named: a norm over all of them, a layer that reads them all."""
+    """What ties the heads of a block together, if it can be named: a norm over all, a layer that reads them all."""
     if anatomy.adapter.coupled:
         return anatomy.adapter.coupled
     block = model.get_submodule(anatomy.block)
@@ -179,7 +179,7 @@ def _kept_channels(owners: Tensor, cut: Cut, where: str) -> list[int]:
 def _completed(owners: Tensor) -> Tensor:
     """Channels that reach no head on a short example (far distances) belong to the head that the layout gives them to.
 
-    Heads lie in blocks or take turns: whichever of the two agrees with every channel that does reach a head, if one does.
+    Heads lie in blocks or take turns: whichever of the two agrees with every channel that does reach a head.
     """
     heads, channels = owners.shape
     if bool(owners.any(0).all()) or channels % heads:
@@ -257,6 +257,8 @@ def _counts(
         if projections.is_projection(module):
             continue
         is_convolution = isinstance(module, nn.Conv1d | nn.Conv2d)
+        if is_convolution and f"{path}.weight" not in anatomy.parameters:
+            continue  # over the model's width
         for attribute, value in vars(module).items():
             if type(value) is not int or attribute.startswith("_") or attribute in anatomy.adapter.keep_counts:
                 continue
@@ -285,8 +287,8 @@ def _new_channels(name: str, value: int, anatomy: Anatomy, cut: Cut) -> int | No
 
 def _new_count(name: str, value: int, anatomy: Anatomy, cut: Cut) -> int | None:
     """What a count must become, judged by its name and its present value."""
-    heads, kv = anatomy.heads, len(anatomy.groups)
-    new_heads, new_kv = len(cut.positions), cut.num_kv_heads
+    heads, kv = anatomy.heads * anatomy.maps, len(anatomy.groups) * anatomy.maps
+    new_heads, new_kv = len(cut.positions) * anatomy.maps, cut.num_kv_heads * anatomy.maps
     is_kv = "kv" in name or "key_value" in name
     if "group" in name:
         return new_heads // new_kv if is_kv and value == heads // kv else None

@@ -206,14 +206,14 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
     why = coupled or (
         f"{problems[0]}. Its heads are coupled in a way that removal changes, or its code counts on the original width"
     )
-    error = UnsupportedModelError(
+    refusal = UnsupportedModelError(
         f"{cut.site.id} of {type(model).__name__} ({type(model.get_submodule(anatomy.attention)).__name__} at "
         f"{anatomy.attention}) cannot be pruned exactly: {why}. It can still be masked: hp.masked(model, mask). The "
         "model was left as it was."
     )
     for problem in problems:
-        error.add_note(problem)
-    raise error
+        refusal.add_note(problem)
+    raise refusal
 
 
 def _forget_cached(block: nn.Module) -> None:
@@ -222,24 +222,24 @@ def _forget_cached(block: nn.Module) -> None:
     block.eval()
 
 
-def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> torch.Tensor:
-    """What the output projection says with the removed heads masked."""
+def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> list[torch.Tensor]:
+    """What the output projection says with the removed heads masked, each time the block calls it."""
     output = model.get_submodule(anatomy.output)
     with torch.no_grad(), called_projections(model), captured_input(output) as contexts:
         _run_again(model, anatomy)
         factor = torch.zeros(anatomy.heads)
         if not cut.is_empty:
             factor[cut.positions] = 1.0
-        answer: torch.Tensor = output(*HeadFactor(cut.site.id, factor)(output, (contexts[0],)))
-    return torch.zeros_like(answer) if cut.is_empty and empty_site == "skip" else answer
+        mask = HeadFactor(cut.site.id, factor)
+        answers: list[torch.Tensor] = [output(*mask(output, (context,))) for context in list(contexts)]
+    return [torch.zeros_like(a) for a in answers] if cut.is_empty and empty_site == "skip" else answers
 
 
-def _block_output(model: nn.Module, anatomy: Anatomy) -> torch.Tensor:
+def _block_output(model: nn.Module, anatomy: Anatomy) -> list[torch.Tensor]:
     output = model.get_submodule(anatomy.output)
     with torch.no_grad(), captured_output(output) as outputs:
         _run_again(model, anatomy)
-    answer: torch.Tensor = outputs[0]
-    return answer
+    return outputs
 
 
 def _run_again(model: nn.Module, anatomy: Anatomy) -> None:

@@ -75,7 +75,11 @@ class Subject:
 
 
 def one_unit_fewer(heads: HeadMap, which: int = 0) -> HeadMask:
-    gone = [f"{site.id}:{head}" for site in heads for head in site.groups[which]]
+    """Every site without a group; of a site whose heads are all one group, one head."""
+    gone = []
+    for site in heads:
+        group = site.groups[which] if len(site.groups) > 1 else site.groups[0][:1]
+        gone += [f"{site.id}:{head}" for head in group]
     return HeadMask.full(heads).without(*gone)
 
 
@@ -99,8 +103,9 @@ def _same(found: Any, expected: Any, what: str, *, exactly: bool = False) -> Non
 @checks.add("found")
 def _found(subject: Subject) -> None:
     """Nothing that looks like softmax attention was left aside."""
-    if subject.heads.skipped:
-        told = "; ".join(f"{item.path}: {item.reason}" for item in subject.heads.skipped[:2])
+    left = [item for item in subject.heads.skipped if item.has_heads]
+    if left:
+        told = "; ".join(f"{item.path}: {item.reason}" for item in left[:2])
         raise Refused(told)
 
 
@@ -204,7 +209,9 @@ def _eager(subject: Subject) -> None:
     before, after = (_map_heads(model, eager.batch) for model in (built.model, pruned))
     others = len(before) - sum(len(site.layers) for site in heads)  # maps of something else: they stay as they are
     for old, new in zip(before, after, strict=True):
-        if new in {len(eager.one_fewer.kept(site.id)) for site in heads if site.num_heads == old}:
+        kept = {len(eager.one_fewer.kept(site.id)) * n for n in (1, 2) for site in heads if site.num_heads * n == old}
+        kept |= {1} if 0 in kept else set()  # of a site without heads, the placeholder's
+        if new in kept:  # two maps a head in differential attention
             continue
         others -= 1
         if others < 0 or new != old:
@@ -234,7 +241,12 @@ def _bf16(subject: Subject) -> None:
     except Exception as error:  # not our doing: the model itself does not run so
         raise NotApplicableError from error
     pruned = prune_(half, subject.one_fewer, example=subject.built.batch, verify=False)
-    _same(subject.answer(pruned), expected, "pruned and masked")
+    gap = difference(subject.answer(pruned), expected)
+    rounding = difference(expected, subject.masked_answer(subject.one_fewer))  # what half precision itself costs
+    if not gap.is_small and gap.largest > 2 * rounding.largest:
+        raise VerificationError(
+            f"pruned and masked: differs by {gap.largest:.1e}, half precision by itself {rounding.largest:.1e}"
+        )
 
 
 @checks.add("trains")
@@ -264,38 +276,46 @@ def _backward(model: Any, subject: Subject) -> None:
     torch.manual_seed(0)
     output = model(**subject.built.batch)
     values = output.to_tuple() if hasattr(output, "to_tuple") else (output,)
-    sum(x.float().square().mean() for x in values if isinstance(x, Tensor) and x.requires_grad).backward()
+    terms = [x.float().square().mean() for x in values if isinstance(x, Tensor) and x.requires_grad]
+    torch.stack(terms).sum().backward()
 
 
 def _round_trip(subject: Subject, mask: HeadMask) -> None:
-    _check_plain_round_trip(subject)
+    lost = _lost_by_transformers(subject)
     pruned: Any = subject.pruned(mask)
     expected = subject.answer(pruned)
     with tempfile.TemporaryDirectory() as folder:
         pruned.save_pretrained(folder)
         loaded = _load(type(subject.model), folder)
-    _same_weights(loaded, pruned)
+    _same_weights(loaded, pruned, lost)
     _same(subject.answer(loaded), expected, "saved and loaded")
     with tempfile.TemporaryDirectory() as folder:
         loaded.save_pretrained(folder)
         again = _load(type(subject.model), folder)
-    _same_weights(again, pruned)
+    _same_weights(again, pruned, lost)
     _same(subject.answer(again), expected, "saved and loaded twice")
 
 
-def _same_weights(loaded: nn.Module, saved: nn.Module) -> None:
+def _same_weights(loaded: nn.Module, saved: nn.Module, lost: set[str]) -> None:
     """Bit for bit. (Answers of the same weights may differ in the last bit: kernels look at where memory begins.)"""
+    changed = _changed(loaded, saved) - lost
+    if changed:
+        raise VerificationError(f"{min(changed)} is not loaded as it was saved")
+
+
+def _changed(loaded: nn.Module, saved: nn.Module) -> set[str]:
     mine, theirs = loaded.state_dict(), saved.state_dict()
-    if mine.keys() != theirs.keys() or any(not torch.equal(mine[name], theirs[name]) for name in mine):
-        raise VerificationError("the loaded weights are not those that were saved")
+    both = mine.keys() & theirs.keys()
+    return (mine.keys() ^ theirs.keys()) | {name for name in both if not torch.equal(mine[name], theirs[name])}
 
 
-def _check_plain_round_trip(subject: Subject) -> None:
+def _lost_by_transformers(subject: Subject) -> set[str]:
+    """Weights that do not survive saving and loading the unpruned model (parts that its class does not use)."""
     whole: Any = subject.model
     with tempfile.TemporaryDirectory() as folder:
         try:
             whole.save_pretrained(folder)
-            _load(type(whole), folder)
+            return _changed(_load(type(whole), folder), whole)
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             raise Refused(f"transformers itself cannot load the unpruned model that it saved ({told})") from error
@@ -303,5 +323,3 @@ def _check_plain_round_trip(subject: Subject) -> None:
 
 def _load(cls: Any, folder: str) -> Any:
     return cls.from_pretrained(folder, dtype=torch.float32).eval()
-
-

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError, VerificationError
+from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
+from headprune.heads.files import write_text
 from headprune.sites import find_heads
 from headprune.verifying.building import NotBuiltError, build
 from headprune.verifying.checks import CORE, ORDER, NotApplicableError, Refused, Subject, checks
@@ -57,9 +60,10 @@ def verify_type(model_type: str) -> Family:
     except Exception as error:  # a fault of ours: looking must not crash
         return Family("failed", f"{type(error).__name__}: {error}", name)
     if not heads.sites:
-        if heads.skipped:
-            return Family("refused", "; ".join(dict.fromkeys(item.reason for item in heads.skipped[:3])), name)
-        return Family("no-attention", "no softmax attention with heads was seen", name)
+        told = "; ".join(dict.fromkeys(item.reason for item in heads.skipped[:3]))
+        if any(item.has_heads for item in heads.skipped):
+            return Family("refused", told, name)
+        return Family("no-attention", told or _other_layers(built.model), name)
     sites = dict(collections.Counter(site.component for site in heads))
     subject = Subject(model_type, built, heads)
     family = Family("pass", "", name, sites)
@@ -67,6 +71,14 @@ def verify_type(model_type: str) -> Family:
         family.checks[check] = _result(check, subject)
     family.status, family.reason = _judged(family.checks)
     return family
+
+
+def _other_layers(model: Any) -> str:
+    """What a model without attention is made of."""
+    kinds = {
+        type(module).__name__ for module in model.modules() if next(module.parameters(recurse=False), None) is not None
+    }
+    return f"no softmax anywhere in its layers ({', '.join(sorted(kinds)[:5])})"
 
 
 def _result(check: str, subject: Subject) -> str:
@@ -96,10 +108,30 @@ def _judged(results: Mapping[str, str]) -> tuple[str, str]:
     return status, reason.removeprefix("refused: ")
 
 
+def to_dict(families: Mapping[str, Family], transformers: str) -> dict[str, Any]:
+    """Plain JSON values."""
+    return {
+        "transformers": transformers,
+        "types": {name: family.to_dict() for name, family in sorted(families.items())},
+    }
+
+
+def write_families(folder: Path, families: Mapping[str, Family], transformers: str) -> None:
+    write_text(folder / "families.json", json.dumps(to_dict(families, transformers), indent=1) + "\n")
+
+
+def read_families(folder: Path, transformers: str) -> dict[str, Family]:
+    """What a folder says about this version of transformers; nothing if it speaks of another, or cannot be read."""
+    try:
+        content = json.loads((folder / "families.json").read_text(encoding="utf-8"))
+        if content["transformers"] != transformers:
+            return {}
+        return {name: Family.from_dict(entry) for name, entry in content["types"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def counted(families: Mapping[str, Family]) -> dict[str, int]:
     """How many types there are of each status."""
     found = collections.Counter(family.status for family in families.values())
     return {status: found[status] for status in STATUSES}
-
-
-__all__ = ["STATUSES", "Family", "VerificationError", "counted", "verify_type"]

@@ -28,7 +28,8 @@ def verify_types(
     types: Iterable[str], *, workers: int = 2, limit: float = LIMIT, done: Callable[[str, Family], None] | None = None
 ) -> dict[str, Family]:
     """Verify types in parallel; `done` hears of each as it ends."""
-    waiting, running, results = list(types)[::-1], [], {}
+    waiting, results = list(types)[::-1], {}
+    running: list[_Job] = []
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headprune.verifying.preload"])  # what takes seconds to import is imported once
     try:

@@ -9,11 +9,13 @@ SMALL: dict[str, Any] = {
     # widths
     **dict.fromkeys(
         ("hidden_size", "d_model", "dim", "n_embd", "word_embed_proj_dim", "embedding_size", "embed_dim", "emb_dim",
-         "embedding_dim", "encoder_hidden_size", "decoder_hidden_size", "text_embed_dim", "out_hidden_size", "d_latents"),
+         "embedding_dim", "encoder_hidden_size", "decoder_hidden_size", "text_embed_dim", "out_hidden_size",
+         "d_latents"),
         32,
     ),
     **dict.fromkeys(
-        ("intermediate_size", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "mlp_dim", "n_inner",
+        ("intermediate_size", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "mlp_dim",
+         "n_inner",
          "d_inner", "inner_dim", "ffn_size", "ffn_hidden_size", "feed_forward_hidden_size", "encoder_intermediate_size",
          "decoder_intermediate_size"),
         48,
@@ -77,6 +79,11 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"image_size": 64, "patch_size": 16},
 )
 
+
+def _each(types: tuple[str, ...], sizes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {model_type: dict(sizes) for model_type in types}
+
+
 ODD: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
     "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
@@ -96,34 +103,36 @@ ODD: dict[str, dict[str, Any]] = {
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [8, 8],
                  "attn_layers": ["local", "lsh"], "lsh_attn_chunk_length": 4, "local_attn_chunk_length": 4,
                  "num_buckets": 2, "hash_seed": 0},
-    **dict.fromkeys(("blip-2", "instructblip", "instructblipvideo"), {"image_token_index": 90}),
+    **_each(("blip-2", "instructblip", "instructblipvideo"), {"image_token_index": 90}),
     "chameleon": {"vocabulary_map": {"<image>": 4}},
     "canine": {"downsampling_rate": 2},
-    **dict.fromkeys(("levit", "mobilevit"), {"image_size": 128}),
-    **dict.fromkeys(("pvt", "pvt_v2"), {"image_size": 64}),
-    **dict.fromkeys(("big_bird", "bigbird_pegasus"), {"attention_type": "original_full"}),
+    **_each(("levit", "mobilevit"), {"image_size": 128}),
+    **_each(("pvt", "pvt_v2"), {"image_size": 64}),
+    **_each(("big_bird", "bigbird_pegasus"), {"attention_type": "original_full"}),
+    "diffllama": {"num_attention_heads": 8, "num_key_value_heads": 4},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "bridgetower": {"text_config": {"hidden_size": 128}, "vision_config": {"hidden_size": 128}, "hidden_size": 128},
     "bros": {"hidden_size": 64},
     "lilt": {"hidden_size": 48},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "bamba": {"attn_layer_indices": [1]},
-    **dict.fromkeys(("granitemoehybrid", "nemotron_h"), {"layers_block_type": ["mamba", "attention"]}),
+    **_each(("granitemoehybrid", "nemotron_h"), {"layers_block_type": ["mamba", "attention"]}),
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2}},
     "mamba2": {"num_heads": 8, "head_dim": 8},
-    **dict.fromkeys(
+    **_each(
         ("detr", "conditional_detr", "dab-detr", "deformable_detr", "table-transformer"),
         {"use_timm_backbone": False, "backbone": None, "backbone_kwargs": None, "use_pretrained_backbone": False,
          "backbone_config": {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 8, 8],
                              "depths": [1, 1, 1, 1], "out_features": ["stage4"]}},
     ),
-    **dict.fromkeys(
+    **_each(
         ("depth_anything", "prompt_depth_anything", "zoedepth"),
-        {"backbone_config": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}, "neck_hidden_sizes": [16, 16, 16, 16]},
+        {"backbone_config": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
+         "neck_hidden_sizes": [16, 16, 16, 16]},
     ),
 }  # fmt: skip
 

@@ -1,0 +1,71 @@
+"""Families whose structure does not tell everything: each goes through every check of `headprune verify`."""
+
+from __future__ import annotations
+
+import pytest
+
+import headprune as hp
+from headprune.errors import UnsupportedModelError
+from headprune.verifying.building import build
+from headprune.verifying.checks import one_unit_fewer
+from headprune.verifying.families import verify_type
+
+EXACT = (
+    "switch_transformers",  # T5's line: a position bias made in the first layer for all
+    "pop2piano",
+    "longt5",
+    "bloom",  # ALiBi
+    "longformer",  # heads after the queries, in a band
+    "led",
+    "fsmt",  # batch and heads in one dimension
+    "pegasus_x",  # reshapes to a fixed width
+    "trocr",
+    "groupvit",
+    "pvt",
+    "swinv2",
+    "donut-swin",
+    "deberta",
+    "diffllama",  # two attention maps a head
+    "zamba",
+    "nystromformer",  # a convolution with a group for each head
+    "levit",  # batch norms, and biases kept in evaluation mode
+    "parakeet_ctc",  # grouped queries with relative positions of their own for each head
+    "deformable_detr",  # heads after the queries
+    "qwen2_vl",  # pictures as patches on a grid, among the text
+    "xlm",  # a cache that the first run fills
+)
+COUPLED = {
+    "olmo2": "q_norm normalises the heads together",
+    "codegen": "four blocks",
+    "doge": "dt_proj",
+    "prophetnet": "predicting stream",
+}
+
+
+@pytest.mark.parametrize("model_type", EXACT)
+def test_every_check_passes(model_type):
+    """Masked = pruned = reloaded, emptied, pruned twice, generated, eager, half precision, trained."""
+    family = verify_type(model_type)
+    assert (family.status, family.reason) == ("pass", "")
+
+
+@pytest.mark.parametrize("model_type", COUPLED)
+def test_coupled_heads_can_be_masked_and_the_refusal_says_why(model_type):
+    """Nothing changes in the model that is refused."""
+    built = build(model_type)
+    heads = hp.find_heads(built.model, built.batch)
+    before = {name: value.clone() for name, value in built.model.state_dict().items()}
+    with pytest.raises(UnsupportedModelError, match=COUPLED[model_type]):
+        hp.prune_(built.model, one_unit_fewer(heads), example=built.batch)
+    assert all(value.equal(before[name]) for name, value in built.model.state_dict().items())
+    with hp.masked(built.model, one_unit_fewer(heads)):
+        built.model(**built.batch)
+
+
+@pytest.mark.parametrize("model_type", ["mamba", "fnet", "rwkv", "falcon_mamba"])
+def test_what_is_no_attention_is_not_taken_for_it(model_type):
+    """State-space layers and Fourier transforms have no heads, and the reason names them."""
+    family = verify_type(model_type)
+    assert family.status == "no-attention"
+    assert not family.sites
+    assert "mixes positions without a softmax" in family.reason
