@@ -82,16 +82,20 @@ def silent_outputs(modules: Sequence[nn.Module]) -> Iterator[None]:
 def called_projections(model: nn.Module) -> Iterator[None]:
     """Let every `nn.MultiheadAttention` call its `out_proj` as a module, so that hooks on it fire.
 
-    PyTorch's own forward passes the weights of `out_proj` to a function and never calls the module.
+    PyTorch's own forward passes the weights of `out_proj` to a function and never calls the module, and the fast path
+    of its encoder layers does not even call the attention.
     """
     opened = []
+    fast = torch.backends.mha.get_fastpath_enabled()
     for module in model.modules():
         if type(module) is nn.MultiheadAttention and "forward" not in vars(module):
             module.forward = _OpenMultihead(module)  # type: ignore[method-assign]
             opened.append(module)
     try:
+        torch.backends.mha.set_fastpath_enabled(fast and not opened)
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for module in opened:
             vars(module).pop("forward", None)
 

@@ -24,7 +24,8 @@ def name_sites(model: nn.Module, anatomies: Sequence[Anatomy]) -> list[SiteName]
     """A name for each block, in the order given."""
     towers = [_tower(model, anatomy.block) for anatomy in anatomies]
     several = len(set(towers)) > 1
-    components = [_component(anatomy) for anatomy in anatomies]
+    decoders = {_decoder(anatomy.block) for anatomy in anatomies if anatomy.is_cross} - {None}
+    components = [_component(anatomy, decoders) for anatomy in anatomies]
     families: dict[tuple[str | None, str], list[int]] = {}
     for index, key in enumerate(zip(towers, components, strict=True)):
         families.setdefault(key, []).append(index)
@@ -41,10 +42,17 @@ def name_sites(model: nn.Module, anatomies: Sequence[Anatomy]) -> list[SiteName]
     return [names[i] for i in range(len(anatomies))]
 
 
-def _component(anatomy: Anatomy) -> str:
+def _component(anatomy: Anatomy, decoders: set[str | None]) -> str:
+    """By what it attends to; a decoder that sees later positions too (DETR) is known by its cross-attention."""
     if anatomy.is_cross:
         return "cross"
-    return "decoder" if anatomy.is_causal else "encoder"
+    return "decoder" if anatomy.is_causal or _decoder(anatomy.block) in decoders else "encoder"
+
+
+def _decoder(path: str) -> str | None:
+    """The part of a path that leads to a decoder."""
+    before, found, rest = path.partition("decoder")
+    return f"{before}{found}{rest.partition('.')[0]}" if found else None
 
 
 def _tower(model: nn.Module, path: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -155,7 +156,11 @@ def _replace_multihead(model: nn.Module, path: str, module: nn.Module | None, jo
         return
     if not isinstance(module, nn.MultiheadAttention):
         raise CheckpointError(f"The checkpoint expects nn.MultiheadAttention at {path}, found {type(module).__name__}.")
+    around = [m for m in model.modules() if isinstance(m, nn.TransformerEncoder) and module in set(m.modules())]
     _swap(model, path, SlicedMultihead(module), journal, stored)
+    for encoder in around:  # would hand its layers nested tensors, which only the fast path understands
+        journal.did(partial(setattr, encoder, "use_nested_tensor", encoder.use_nested_tensor))
+        encoder.use_nested_tensor = False
 
 
 def _swap(model: nn.Module, path: str, new: nn.Module, journal: Journal, stored: bool) -> None:

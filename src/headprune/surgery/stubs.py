@@ -77,6 +77,7 @@ class SlicedMultihead(nn.Module):
         self.head_dim = original.head_dim
         self.dropout = original.dropout
         self.batch_first = original.batch_first
+        self._qkv_same_embed_dim = False  # keeps nn.TransformerEncoderLayer from its fast path, which knows one width
         self.train(original.training)
 
     def forward(

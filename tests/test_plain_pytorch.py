@@ -1,0 +1,102 @@
+"""Models that know nothing of transformers: `nn.MultiheadAttention` by itself and inside PyTorch's own layers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import headprune as hp
+from headprune.comparing import difference
+
+
+class Translator(nn.Module):
+    """nn.Transformer as people use it."""
+
+    def __init__(self):
+        super().__init__()
+        self.transformer = nn.Transformer(32, 4, 2, 2, 48, batch_first=True, dropout=0.0)
+
+    def forward(self, src, tgt, padding=None):
+        return self.transformer(src, tgt, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+
+
+class Encoder(nn.Module):
+    """An encoder of PyTorch, whose layers have a fast path that never calls the attention module."""
+
+    def __init__(self, batch_first=True):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 48, batch_first=batch_first, dropout=0.0)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=batch_first)
+
+    def forward(self, src, padding=None):
+        return self.encoder(src, src_key_padding_mask=padding)
+
+
+def large(model):
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model.eval()
+
+
+def padding():
+    hidden = torch.zeros(2, 7, dtype=torch.bool)
+    hidden[1, 4:] = True
+    return hidden
+
+
+CASES = {
+    "encoder-decoder": (Translator, {"src": torch.randn(2, 7, 32), "tgt": torch.randn(2, 5, 32)}),
+    "encoder": (Encoder, {"src": torch.randn(2, 7, 32)}),
+    "sequence first": (lambda: Encoder(batch_first=False), {"src": torch.randn(7, 2, 32)}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested.tensor")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("padded", [False, True])
+def test_removed_equals_masked(case, padded):
+    """In evaluation mode without gradients, where PyTorch would take its fast path, and with padding."""
+    make, batch = CASES[case]
+    model = large(make())
+    heads = hp.find_heads(model, batch)
+    assert heads.skipped == ()
+    given = {**batch, "padding": padding()} if padded else batch
+    mask = hp.HeadMask.full(heads).without(*(f"{site.id}:1" for site in heads))
+    with torch.no_grad():
+        whole = model(**given)
+        with hp.masked(model, mask, heads=heads):
+            expected = model(**given)
+        pruned = hp.prune_(copy.deepcopy(model), mask, example=batch)
+        found = pruned(**given)
+    assert not difference(expected, whole).is_small
+    assert difference(found, expected).is_small
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_all_components_of_an_encoder_decoder_are_found():
+    """Two layers of each."""
+    make, batch = CASES["encoder-decoder"]
+    heads = hp.find_heads(large(make()), batch)
+    assert {c: sum(s.component == c for s in heads) for c in heads.components} == {
+        "encoder": 2,
+        "decoder": 2,
+        "cross": 2,
+    }
+
+
+def test_a_refused_pruning_gives_the_nested_tensors_back():
+    """Undoing restores the encoder, too."""
+    make, batch = CASES["encoder"]
+    model = large(make())
+    before = model.encoder.use_nested_tensor
+    from headprune.surgery.prune import tried
+
+    heads = hp.find_heads(model, batch)
+    with tried(model, hp.HeadMask.full(heads).without("encoder.0:1"), example=batch):
+        assert model.encoder.use_nested_tensor is False
+    assert model.encoder.use_nested_tensor is before
