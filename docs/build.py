@@ -14,8 +14,8 @@ import headprune as hp
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"
 COMMANDS = (
-    "inspect", "finetune", "train-mt", "evaluate", "score", "ablate", "curve", "gates", "functions", "diff", "prune",
-    "demo",
+    "inspect", "verify", "finetune", "train-mt", "train-lm", "evaluate", "score", "ablate", "curve", "gates",
+    "functions", "diff", "prune", "export", "run", "report", "demo",
 )  # fmt: skip
 
 
