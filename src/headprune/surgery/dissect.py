@@ -35,6 +35,11 @@ def site_edits(model: nn.Module, anatomy: Anatomy, cut: Cut, *, skip_bias: bool)
     """The tensors of a site, cut. Counts are not repaired yet."""
     edits = Edits()
     where = f"{cut.site.id} ({anatomy.block})"
+    if anatomy.adapter.bias_of_all_heads and not _calls_interface(model, anatomy):
+        raise UnsupportedModelError(
+            f"{where} cannot be pruned with this version of transformers: its position bias is added where headprune "
+            "cannot cut it. Update transformers to 5.15 or newer."
+        )
     for path in (*anatomy.channels, anatomy.output):
         reason = projections.why_not_sliceable(model.get_submodule(path))
         if reason:
