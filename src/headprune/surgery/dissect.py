@@ -82,7 +82,7 @@ def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:
 
 
 def coupling(model: nn.Module, anatomy: Anatomy) -> str | None:
-    """What ties the heads of a block together, if it can be named: a norm over all, a layer that reads them all."""
+    """Why a block cannot be cut, if it can be named: a norm over all heads, a projection that no head depends on."""
     if anatomy.adapter.coupled:
         return anatomy.adapter.coupled
     block = model.get_submodule(anatomy.block)
@@ -96,8 +96,9 @@ def coupling(model: nn.Module, anatomy: Anatomy) -> str | None:
         is_norm = "Norm" in type(module).__name__ and not isinstance(module, nn.modules.batchnorm._BatchNorm)
         if is_norm and weight.shape[-1] in widths and weight.shape[-1] > anatomy.head_dim:
             return f"{name} normalises the heads together, so that without one of them the others change"
-        if projections.is_projection(module) and projections.input_width(module) in widths:
-            return f"{name} reads several heads at once"
+        layout = projections.layout(module)
+        if layout is not None and weight.shape[layout.out_dim] in widths:
+            return f"{name} has no effect on the example, so that it is not known which of it belongs to which head"
     return None
 
 
