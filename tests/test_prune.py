@@ -173,7 +173,9 @@ def test_coupled_heads_are_refused_and_can_still_be_masked():
     heads = hp.find_heads(model)
     mask = hp.HeadMask.full(heads).without("decoder.0:1")
     before = state(model)
-    with pytest.raises(UnsupportedModelError, match=r"decoder\.0.*Olmo2Attention.*q_norm normalises the heads together.*masked"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"decoder\.0.*Olmo2Attention.*q_norm normalises the heads together.*masked"
+    ):
         hp.prune_(model, mask)
     assert state(model) == before
     plain = answer(model)

@@ -13,7 +13,6 @@ from headprune.verifying.families import verify_type
 EXACT = (
     "switch_transformers",  # T5's line: a position bias made in the first layer for all
     "pop2piano",
-    "longt5",
     "bloom",  # ALiBi
     "longformer",  # heads after the queries, in a band
     "led",
@@ -26,7 +25,6 @@ EXACT = (
     "donut-swin",
     "deberta",
     "diffllama",  # two attention maps a head
-    "zamba",
     "nystromformer",  # a convolution with a group for each head
     "levit",  # batch norms, and biases kept in evaluation mode
     "parakeet_ctc",  # grouped queries with relative positions of their own for each head
@@ -38,6 +36,8 @@ COUPLED = {
     "olmo2": "q_norm normalises the heads together",
     "codegen": "four blocks",
     "doge": "dt_proj",
+    "longt5": "position bias of all layers",
+    "lilt": "share their scores",
     "prophetnet": "predicting stream",
 }
 

@@ -58,6 +58,13 @@ adapters.add("ProphetNetNgramSelfAttention")(
         "heads use each other's relative positions"
     )
 )
+for _name in ("LongT5LocalAttention", "LongT5TransientGlobalAttention"):
+    adapters.add(_name)(
+        Adapter(coupled="its first layer makes the position bias of all layers, and adds it where it cannot be cut")
+    )
+adapters.add("LiltSelfAttention")(
+    Adapter(coupled="its text heads and its layout heads share their scores, so that neither can go without the other")
+)
 adapters.add("DisentangledSelfAttention")(  # of SEW-D; DeBERTa's was renamed and is seen
     Adapter(unseen="its softmax is inside an autograd function of its own (XSoftmax), where heads cannot be followed")
 )

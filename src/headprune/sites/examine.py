@@ -132,7 +132,7 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
     backward, maps = _backward_by_heads(event, output, inputs)
     heads = backward.heads
     adapter = adapter_for(model.get_submodule(event.path))
-    for block in _blocks(event, output, calls):  # the smallest that holds projections of single heads
+    for block in _blocks(event, output, calls)[:2]:  # the smaller that holds projections of single heads
         reached = _reached(block, output, calls, backward)
         if event.key_input is not None or any(not bool(reach.owners.all()) for _, reach in reached):
             break
@@ -178,10 +178,9 @@ def _backward_by_heads(event: AttentionEvent, output: Call, inputs: Mapping[str,
     """Gradients by head, where the output projection receives one slice for each; and the attention maps of a head."""
     context: Tensor = output.args[0]
     candidates = [(axis, event.tensor.shape[axis]) for axis in event.axes]
-    candidates += [
-        (axis, size // 2) for axis, size in candidates if size > 2 and size % 2 == 0
-    ]  # the difference of two maps
-    for axis, heads in candidates:
+    candidates.sort(key=lambda candidate: candidate[1] == 1)  # one entry is all there is: it proves nothing
+    differences = [(axis, size // 2) for axis, size in candidates if size > 2 and size % 2 == 0]  # of two maps
+    for axis, heads in candidates + differences:
         if context.shape[-1] % heads:
             continue
         backward = Backward(context, heads, rows=_real_rows(context, inputs))

@@ -45,6 +45,8 @@ def site_edits(model: nn.Module, anatomy: Anatomy, cut: Cut, *, skip_bias: bool)
         if reason:
             raise UnsupportedModelError(f"{where} cannot be pruned: {path}: {reason}")
     for path, owners in anatomy.channels.items():
+        if cut.is_empty and bool(owners.all()) and isinstance(_parent(model, path), nn.Sequential):
+            continue  # the first layer of a small network for position biases: Swin v2 asks it for its dtype
         _cut_projection(
             edits, model.get_submodule(path), path, _kept_channels(owners, cut, where), owners.shape[1], cut
         )
@@ -61,6 +63,10 @@ def site_edits(model: nn.Module, anatomy: Anatomy, cut: Cut, *, skip_bias: bool)
         bias_heads = (cut.kept or cut.site.kept[:1]) if anatomy.adapter.bias_of_all_heads else None
         edits.attention[anatomy.attention] = Attention(cut.is_empty, bias_heads)
     return edits
+
+
+def _parent(model: nn.Module, path: str) -> nn.Module:
+    return model.get_submodule(path.rpartition(".")[0])
 
 
 def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:
@@ -83,8 +89,6 @@ def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:
 
 def coupling(model: nn.Module, anatomy: Anatomy) -> str | None:
     """Why a block cannot be cut, if it can be named: a norm over all heads, a projection that no head depends on."""
-    if anatomy.adapter.coupled:
-        return anatomy.adapter.coupled
     block = model.get_submodule(anatomy.block)
     widths = {len(anatomy.groups) * anatomy.head_dim, anatomy.heads * anatomy.head_dim}
     widths |= {owners.shape[1] for owners in anatomy.channels.values()}

@@ -182,6 +182,8 @@ def _masked_answer(
 
 def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> tuple[Edits, Journal]:
     """Cut one site; try the ways to repair its counts until the block answers as it does with the heads masked."""
+    if anatomy.adapter.coupled:
+        raise _refusal(model, anatomy, cut, anatomy.adapter.coupled)
     base = dissect.site_edits(model, anatomy, cut, skip_bias=empty_site == "skip")
     arguments = dissect.sliced_arguments(model, anatomy, cut)
     expected = _masked_block(model, anatomy, cut, empty_site)
@@ -202,18 +204,19 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
             problems.append(f"outputs differ by {gap.largest:.1e}")
         journal.roll_back()
         _forget_cached(model.get_submodule(anatomy.block))
-    coupled = dissect.coupling(model, anatomy)
-    why = coupled or (
-        f"{problems[0]}. Its heads are coupled in a way that removal changes, or its code counts on the original width"
-    )
-    refusal = UnsupportedModelError(
-        f"{cut.site.id} of {type(model).__name__} ({type(model.get_submodule(anatomy.attention)).__name__} at "
-        f"{anatomy.attention}) cannot be pruned exactly: {why}. It can still be masked: hp.masked(model, mask). The "
-        "model was left as it was."
-    )
+    told = f"{problems[0]}. Its heads are coupled in a way that removal changes, or its code counts on their width"
+    refusal = _refusal(model, anatomy, cut, dissect.coupling(model, anatomy) or told)
     for problem in problems:
         refusal.add_note(problem)
     raise refusal
+
+
+def _refusal(model: nn.Module, anatomy: Anatomy, cut: Cut, why: str) -> UnsupportedModelError:
+    kind = type(model.get_submodule(anatomy.attention)).__name__
+    return UnsupportedModelError(
+        f"{cut.site.id} of {type(model).__name__} ({kind} at {anatomy.attention}) cannot be pruned exactly: {why}. It "
+        "can still be masked: hp.masked(model, mask). The model was left as it was."
+    )
 
 
 def _forget_cached(block: nn.Module) -> None:

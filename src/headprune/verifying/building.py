@@ -169,6 +169,8 @@ def _stages(default: Any) -> dict[str, Any]:
     ):
         return {}
     sizes: dict[str, Any] = {"embed_dim": 16, "depths": [1] * len(depths), "num_heads": [2, 2, 4, 4][: len(depths)]}
+    if isinstance(value_of(default, "image_size"), int):
+        sizes["image_size"] = 64  # the last of four stages still has more than one position
     if isinstance(value_of(default, "window_size"), int):
         sizes["window_size"] = 2
     return sizes
