@@ -26,7 +26,6 @@ EXACT = (
     "deberta",
     "diffllama",  # two attention maps a head
     "nystromformer",  # a convolution with a group for each head
-    "levit",  # batch norms, and biases kept in evaluation mode
     "parakeet_ctc",  # grouped queries with relative positions of their own for each head
     "deformable_detr",  # heads after the queries
     "qwen2_vl",  # pictures as patches on a grid, among the text
