@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 import headprune as hp
 from headprune.comparing import difference
 from headprune.errors import CheckpointError, HeadpruneError, UnsupportedModelError
-from headprune.sites.examine import run
+from headprune.sites.running import run
 from tests.families.tiny import tiny_config, tiny_model
 
 

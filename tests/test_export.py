@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import headprune as hp
 from headprune.cli.app import app
 from headprune.comparing import difference
-from headprune.sites.examine import run
 from headprune.sites.example import example_inputs
+from headprune.sites.running import run
 from tests.families.tiny import FAMILIES, tiny_model
 
 # Whose config can say that heads are fewer and as wide as before.

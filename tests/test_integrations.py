@@ -12,8 +12,8 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 import headprune as hp
 from headprune.comparing import difference
 from headprune.errors import UnsupportedModelError
-from headprune.sites.examine import run
 from headprune.sites.example import example_inputs
+from headprune.sites.running import run
 from tests.families.tiny import tiny_model
 
 SENTENCES = ["A gripping film with a clever script.", "Attention heads are cheap to mask."]

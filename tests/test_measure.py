@@ -12,8 +12,8 @@ from transformers import BertConfig, BertForSequenceClassification
 import headprune as hp
 from headprune.counting import count_macs, count_parameters
 from headprune.measuring import cache_bytes_per_token, interleaved, peak_memory, ratio
-from headprune.sites.examine import run
 from headprune.sites.example import example_inputs
+from headprune.sites.running import run
 from tests.families.tiny import FAMILIES, tiny_model
 
 

@@ -11,8 +11,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BertConfig, BertM
 import headprune as hp
 from headprune.comparing import Difference, difference
 from headprune.errors import MaskError, UnsupportedModelError, VerificationError
-from headprune.sites.examine import run
 from headprune.sites.example import example_inputs
+from headprune.sites.running import run
 from headprune.surgery import prune as prune_module
 from headprune.surgery.edits import Edits
 from tests.families.tiny import tiny_config, tiny_model

@@ -26,7 +26,7 @@ from headprune.cli.app import app
 from headprune.cli.options import load_model
 from headprune.comparing import difference
 from headprune.errors import CheckpointError, ExampleError, HeadpruneError, MaskError, UnknownNameError
-from headprune.sites.examine import run
+from headprune.sites.running import run
 from tests.families.tiny import tiny_config, tiny_model
 
 

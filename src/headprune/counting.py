@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from headprune.heads import HeadMap
-from headprune.sites.examine import run
+from headprune.sites.running import run
 
 PARTS = ("projections", "attention", "feed_forward", "embeddings", "head")
 

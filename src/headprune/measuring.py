@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 from headprune.counting import Count, count_macs, count_parameters
 from headprune.errors import HeadpruneError
 from headprune.heads import HeadMap
-from headprune.sites.examine import run
 from headprune.sites.example import example_inputs, to_model
 from headprune.sites.find import find_heads, unwrapped
+from headprune.sites.running import run
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from packaging.version import Version
 
 import headprune as hp
 from headprune.comparing import difference
-from headprune.sites.examine import run
 from headprune.sites.example import example_inputs
+from headprune.sites.running import run
 from tests.families.tiny import FAMILIES, expected_sites, padded_batch, tiny_model
 
 # T5's line adds its position bias where it cannot be cut before 5.15; `prune_` says so.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,27 +22,25 @@ class Width:
     heads: int  # that are left
     head_dim: int
 
-    def shape(self, asked: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-        """The shape that was meant; as asked where that fits."""
-        if any(type(size) is not int for size in asked) or not _fits_not(asked, count):
+    def shape(self, asked: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The shape that was meant by `asked` for a tensor of shape `given`; as asked where that is right.
+
+        Widths stand last. Elsewhere the same number is a length, and is left alone.
+        """
+        if any(type(size) is not int for size in (*asked, *given)):
             return asked
-        # From the end: the width stands last, and a length may happen to be the same number.
-        for place in reversed(range(len(asked))):
-            for written, meant in (
-                (self.whole, self.heads * self.head_dim),
-                (self.whole // self.heads, self.head_dim),  # the width of a head, worked out while running
-            ):
-                shape = (*asked[:place], meant, *asked[place + 1 :])
-                if asked[place] == written and not _fits_not(shape, count):
-                    return shape
-        return asked
-
-
-def _fits_not(shape: tuple[int, ...], count: int) -> bool:
-    product = 1
-    for size in shape:
-        product *= size if size >= 0 else 1
-    return count % product != 0 if -1 in shape and product else product != count
+        per_head = self.whole // self.heads  # what code that divides the width by its heads takes for a head's
+        meant = {self.whole: self.heads * self.head_dim, per_head: self.head_dim}.get(asked[-1])
+        if meant is None:
+            return asked
+        shape = (*asked[:-1], meant)
+        if -1 not in asked:
+            return shape if math.prod(asked) != math.prod(given) == math.prod(shape) else asked
+        # The rest may divide by the wrong width, too, so what is reshaped must tell.
+        if asked[-1] == per_head and len(asked) > 1 and asked[-2] > 0 and asked[-2] % self.heads == 0:
+            is_of_maps = asked[0] == -1 and given[-2:] == asked[-2:]  # queries and keys that happen to be as many
+            return asked if is_of_maps else shape
+        return asked if given[-1] == asked[-1] else shape
 
 
 class _Following(TorchFunctionMode):
@@ -54,7 +53,7 @@ class _Following(TorchFunctionMode):
     ) -> Any:
         if func in _RESHAPES and len(args) > 1 and not isinstance(args[1], torch.dtype):
             given = args[1] if isinstance(args[1], tuple | list) else args[1:]
-            args = (args[0], self.width.shape(tuple(given), args[0].numel()))
+            args = (args[0], self.width.shape(tuple(given), tuple(args[0].shape)))
         return func(*args, **(kwargs or {}))
 
 

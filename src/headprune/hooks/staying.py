@@ -28,6 +28,8 @@ class SlicedArgument:
         kept = torch.tensor(self.kept, device=value.device)
         if value.shape[self.dim] == self.heads:
             return value.index_select(self.dim, kept)
+        if value.shape[self.dim] == 1:
+            return value  # the same for all heads this time
         split = value.unflatten(self.dim, (-1, self.heads))  # batch and heads in one dimension (ALiBi)
         return split.index_select(self.dim + 1, kept).flatten(self.dim, self.dim + 1)
 

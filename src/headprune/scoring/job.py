@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadScores
 from headprune.scoring.losses import ExampleLoss
-from headprune.sites.examine import eval_mode
+from headprune.sites.modes import eval_mode
 
 ROW = "row"  # which example is in which row of a batch
 

@@ -62,6 +62,8 @@ for _name in ("LongT5LocalAttention", "LongT5TransientGlobalAttention"):
     adapters.add(_name)(
         Adapter(coupled="its first layer makes the position bias of all layers, and adds it where it cannot be cut")
     )
+for _name in ("LevitAttention", "LevitAttentionSubsample"):
+    adapters.add(_name)(Adapter(coupled="in evaluation mode it keeps the position biases of all its heads, gathered"))
 adapters.add("LiltSelfAttention")(
     Adapter(coupled="its text heads and its layout heads share their scores, so that neither can go without the other")
 )

@@ -5,22 +5,22 @@ One forward pass on an example is watched with gradients on. Whatever is reporte
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headprune.errors import ExampleError, HeadpruneError
+from headprune.errors import ExampleError
 from headprune.heads import Skipped
 from headprune.hooks import AttentionEvent, Call, Watch, watched
 from headprune.sites import projections
 from headprune.sites.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
-from headprune.sites.example import example_inputs, to_model
+from headprune.sites.example import example_inputs
+from headprune.sites.modes import free_gradients, same_attributes
 from headprune.sites.ownership import Backward, Reach, axis_is_clean, parameter_owners, reaches, role_channels
+from headprune.sites.running import run
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class _CannotUseError(Exception):
 
 def examine(model: nn.Module, example: Mapping[str, Any] | None = None) -> Examination:
     """Run the model once and take its attention apart."""
-    with _free_gradients(model), _same_attributes(model):
+    with free_gradients(model), same_attributes(model):
         inputs = example if example is not None else example_inputs(model)
         with watched(model) as watch:
-            run(model, example)
+            run(model, inputs, is_made=example is None)
         return _take_apart(model, watch, inputs)
 
 
@@ -100,31 +100,6 @@ def _without_softmax(calls: list[Call], seen: set[str]) -> list[Skipped]:
     return list(found.values())
 
 
-def run(model: nn.Module, example: Mapping[str, Any] | None = None) -> Any:
-    """The model's answer to an example batch, in evaluation mode, without a cache."""
-    inputs = to_model(model, example if example is not None else example_inputs(model))
-    if "use_cache" not in inputs and _takes_use_cache(model):
-        inputs["use_cache"] = False
-    try:
-        with eval_mode(model), torch.random.fork_rng():
-            torch.manual_seed(0)  # a model that draws at random (masked patches, latent noise) draws the same again
-            return model(**inputs)
-    except HeadpruneError:
-        raise
-    except Exception as error:
-        made = "the given example" if example is not None else "an example made from its config"
-        raise ExampleError(
-            f"{type(model).__name__} cannot be run on {made} ({', '.join(inputs)}): {type(error).__name__}: {error}. "
-            "Pass a batch that the model accepts: find_heads(model, example={…})."
-        ) from error
-
-
-def _takes_use_cache(model: nn.Module) -> bool:
-    takes = inspect.signature(model.forward).parameters
-    has_cache = getattr(getattr(model, "config", None), "use_cache", None) is not None
-    return "use_cache" in takes or (has_cache and any(p.kind is p.VAR_KEYWORD for p in takes.values()))
-
-
 def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], inputs: Mapping[str, Any]) -> Anatomy:
     event = events[0]
     output = _output_projection(event, calls)
@@ -132,12 +107,7 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
     backward, maps = _backward_by_heads(event, output, inputs)
     heads = backward.heads
     adapter = adapter_for(model.get_submodule(event.path))
-    for block in _blocks(event, output, calls)[:2]:  # the smaller that holds projections of single heads
-        reached = _reached(block, output, calls, backward)
-        if event.key_input is not None or any(not bool(reach.owners.all()) for _, reach in reached):
-            break
-    else:
-        block, reached = _blocks(event, output, calls)[0], []
+    block, reached = _block(event, output, calls, backward)
     if reached and event.key_input is None and all(call.output.shape[-2] == 1 for call, _ in reached):
         raise ExampleError(
             f"On this example {event.path} sees one position only, so its keys cannot be told from its queries. "
@@ -208,15 +178,31 @@ def _output_projection(event: AttentionEvent, calls: list[Call]) -> Call:
     raise _CannotUseError("no linear projection receives its result")
 
 
-def _blocks(event: AttentionEvent, output: Call, calls: list[Call]) -> list[Call]:
-    """The calls of modules around both the attention and the projection, the smallest first."""
+def _block(
+    event: AttentionEvent, output: Call, calls: list[Call], backward: Backward
+) -> tuple[Call, list[tuple[Call, Reach]]]:
+    """The smallest module around both the attention and the output projection, with its projections that heads use.
+
+    Where none of them belongs to single heads (DAB-DETR projects outside its attention), the one around that.
+    """
     around: dict[str, Call] = {}
     for call in calls:
         if call.order < event.order and _inside(event.path, call.path) and _inside(output.path, call.path):
             around[call.path] = call
     if not around:
         raise _CannotUseError(f"no called module holds both it and its output projection {output.path}")
-    return sorted(around.values(), key=lambda call: -len(call.path))
+    smallest, *larger = sorted(around.values(), key=lambda call: -len(call.path))
+    found = _reached(smallest, output, calls, backward)
+    inside_one_call = event.key_input is not None  # nn.MultiheadAttention keeps its projections to itself
+    if larger and backward.heads > 1 and not inside_one_call and not _any_separate(found):
+        wider = _reached(larger[0], output, calls, backward)
+        if _any_separate(wider):
+            return larger[0], wider
+    return smallest, found
+
+
+def _any_separate(reached: list[tuple[Call, Reach]]) -> bool:
+    return any(not bool(reach.owners.all()) for _, reach in reached)
 
 
 def _reached(block: Call, output: Call, calls: list[Call], backward: Backward) -> list[tuple[Call, Reach]]:
@@ -323,46 +309,3 @@ def _batch_axis(context: Tensor, inputs: Mapping[str, Any]) -> int:
 
 def _inside(path: str, ancestor: str) -> bool:
     return ancestor == "" or path == ancestor or path.startswith(ancestor + ".")
-
-
-@contextlib.contextmanager
-def _free_gradients(model: nn.Module) -> Iterator[None]:
-    """Gradients on for all weights, frozen ones too; afterwards as before."""
-    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
-    try:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        with torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-
-
-@contextlib.contextmanager
-def _same_attributes(model: nn.Module) -> Iterator[None]:
-    """What modules keep from the run (recurrent states) goes: it would hold on to the whole graph."""
-    kept = [(table, dict(table)) for module in model.modules() for table in (vars(module), module._buffers)]
-    try:
-        yield
-    finally:
-        for table, before in kept:
-            for name in [name for name, value in table.items() if isinstance(value, Tensor) and value.grad_fn]:
-                table[name] = before.get(name)
-
-
-@contextlib.contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, with nothing kept from before or for later (LeViT keeps its biases); afterwards as before."""
-    training = {module for module in model.modules() if module.training}
-    model.train()
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()
-        for module in model.modules():
-            module.training = module in training
-
-
-__all__ = ["Anatomy", "Examination", "Watch", "eval_mode", "examine", "run"]

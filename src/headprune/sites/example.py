@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from headprune.errors import ExampleError
 from headprune.sites.making import Maker
+from headprune.sites.modes import eval_mode, same_draws
 
 BATCH, LENGTH = 2, 7  # small, and unlike usual head counts, so that dimensions are not mistaken for one another
 
@@ -35,15 +36,11 @@ def example_inputs(model: nn.Module, *, batch: int = BATCH, length: int = LENGTH
 
 
 def _takes(model: nn.Module, inputs: Mapping[str, Any]) -> bool:
-    training = [module for module in model.modules() if module.training]
     try:
-        with torch.no_grad():
-            model.eval()(**to_model(model, inputs))
+        with torch.no_grad(), eval_mode(model), same_draws(model):
+            model(**to_model(model, inputs))
     except Exception:  # whatever a forward stumbles over
         return False
-    finally:
-        for module in training:
-            module.training = True
     return True
 
 

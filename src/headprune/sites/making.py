@@ -21,18 +21,17 @@ class Maker:
     """Batches for one model, the fullest first: every kind of input that it takes, then its text alone."""
 
     def __init__(self, model: nn.Module, config: Any, batch: int, length: int, seed: int) -> None:
-        self.model, self.config, self.batch, self.length, self.seed = model, config, batch, length, seed
+        self.model, self.config, self.batch, self.length = model, config, batch, length
         parameters = inspect.signature(model.forward).parameters.values()
         self.accepted = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         self.required = {p.name for p in parameters if p.default is p.empty and p.name in self.accepted}
-        self.generator = torch.Generator()
+        self.generator = torch.Generator().manual_seed(seed)
 
     def batches(self) -> Iterator[Batch]:
         """One after the other until the model takes one."""
         last: set[str] = set()
         for picture in self.pictures():
             for sound in self.sounds():
-                self.generator.manual_seed(self.seed)
                 made = {**picture, **sound, **self.series(), **self.others()}
                 if "input_ids" in self.accepted and self.vocabulary() is not None:
                     made |= self.text(made)
@@ -42,7 +41,6 @@ class Maker:
                 yield made
         alone = {name: value for name, value in made.items() if name in TEXT_ONLY}
         if "input_ids" in alone and set(alone) != last:
-            self.generator.manual_seed(self.seed)
             yield {**alone, **self.text({})}
 
     def is_encoder_decoder(self) -> bool:
@@ -256,7 +254,9 @@ class Maker:
         if "qformer_input_ids" in self.required:
             made["qformer_input_ids"] = self.tokens()
         if "task_inputs" in self.required:
-            made["task_inputs"] = torch.randint(1, 9, (self.batch, int(self.setting("task_seq_len"))))
+            made["task_inputs"] = torch.randint(
+                1, 9, (self.batch, int(self.setting("task_seq_len"))), generator=self.generator
+            )
         if "visual_feats" in self.accepted:
             made["visual_feats"] = self.normal(self.batch, 6, int(self.setting("visual_feat_dim")))
             made["visual_pos"] = torch.rand(

@@ -20,9 +20,10 @@ from headprune.comparing import difference
 from headprune.errors import HeadpruneError, UnsupportedModelError
 from headprune.heads import HeadMap, Site
 from headprune.sites import record
-from headprune.sites.examine import eval_mode, run
 from headprune.sites.find import find_heads, unwrapped
 from headprune.sites.layers import ENTRY
+from headprune.sites.modes import eval_mode
+from headprune.sites.running import run
 from headprune.surgery.prune import refuse_unfit_models
 
 # What configs call these, in the order in which they are tried. An encoder-decoder may have names of its own.

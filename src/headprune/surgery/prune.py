@@ -17,9 +17,11 @@ from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import HeadFactor, called_projections, captured_input, captured_output, is_gated
 from headprune.masking import EmptySite, is_masked, masked
 from headprune.sites import record
-from headprune.sites.examine import Anatomy, eval_mode, run
+from headprune.sites.examine import Anatomy
 from headprune.sites.find import look, remember, unwrapped
 from headprune.sites.layers import note_pruned_heads
+from headprune.sites.modes import eval_mode, same_draws
+from headprune.sites.running import run
 from headprune.surgery import dissect
 from headprune.surgery.applying import Journal, apply_
 from headprune.surgery.edits import Edits
@@ -192,7 +194,6 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
         edits = base.then(repair)
         edits.arguments = {anatomy.block: arguments} if arguments else {}
         journal = apply_(model, edits)
-        _forget_cached(model.get_submodule(anatomy.block))
         try:
             found = _block_output(model, anatomy)
         except Exception as error:  # whatever a forward with wrong counts stumbles over
@@ -203,7 +204,6 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
                 return edits, journal
             problems.append(f"outputs differ by {gap.largest:.1e}")
         journal.roll_back()
-        _forget_cached(model.get_submodule(anatomy.block))
     told = f"{problems[0]}. Its heads are coupled in a way that removal changes, or its code counts on their width"
     refusal = _refusal(model, anatomy, cut, dissect.coupling(model, anatomy) or told)
     for problem in problems:
@@ -217,12 +217,6 @@ def _refusal(model: nn.Module, anatomy: Anatomy, cut: Cut, why: str) -> Unsuppor
         f"{cut.site.id} of {type(model).__name__} ({kind} at {anatomy.attention}) cannot be pruned exactly: {why}. It "
         "can still be masked: hp.masked(model, mask). The model was left as it was."
     )
-
-
-def _forget_cached(block: nn.Module) -> None:
-    """What a module keeps in evaluation mode (LeViT: its biases, gathered) it drops when it is to be trained."""
-    block.train()
-    block.eval()
 
 
 def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> list[torch.Tensor]:
@@ -247,8 +241,7 @@ def _block_output(model: nn.Module, anatomy: Anatomy) -> list[torch.Tensor]:
 
 def _run_again(model: nn.Module, anatomy: Anatomy) -> None:
     args, kwargs = anatomy.call.arguments()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)  # Informer's attention samples its keys
+    with same_draws(model):
         model.get_submodule(anatomy.block)(*args, **kwargs)
 
 

@@ -18,7 +18,7 @@ from headprune.heads import HeadMap, HeadMask
 from headprune.masking import masked
 from headprune.registry import Registry
 from headprune.sites import find_heads
-from headprune.sites.examine import run
+from headprune.sites.running import run
 from headprune.surgery.prune import prune_
 from headprune.verifying.building import Built, build
 

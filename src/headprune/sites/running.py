@@ -1,0 +1,37 @@
+"""A model's answer to an example."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from headprune.errors import ExampleError, HeadpruneError
+from headprune.sites.example import example_inputs, to_model
+from headprune.sites.modes import eval_mode, same_draws
+
+
+def run(model: nn.Module, example: Mapping[str, Any] | None = None, *, is_made: bool = False) -> Any:
+    """The model's answer to an example batch, in evaluation mode, without a cache; `is_made`: not the caller's."""
+    inputs = to_model(model, example if example is not None else example_inputs(model))
+    if "use_cache" not in inputs and _takes_use_cache(model):
+        inputs["use_cache"] = False
+    try:
+        with eval_mode(model), same_draws(model):
+            return model(**inputs)
+    except HeadpruneError:
+        raise
+    except Exception as error:
+        made = "the given example" if example is not None and not is_made else "an example made from its config"
+        raise ExampleError(
+            f"{type(model).__name__} cannot be run on {made} ({', '.join(inputs)}): {type(error).__name__}: {error}. "
+            "Pass a batch that the model accepts: find_heads(model, example={…})."
+        ) from error
+
+
+def _takes_use_cache(model: nn.Module) -> bool:
+    takes = inspect.signature(model.forward).parameters
+    has_cache = getattr(getattr(model, "config", None), "use_cache", None) is not None
+    return "use_cache" in takes or (has_cache and any(p.kind is p.VAR_KEYWORD for p in takes.values()))
