@@ -213,3 +213,36 @@ def test_names_of_a_full_size_config_follow_its_layers():
     """Twelve layers count to 11, in order."""
     model = AutoModel.from_config(BertConfig(hidden_size=24, num_attention_heads=2, intermediate_size=8, vocab_size=50))
     assert ids(model) == [f"encoder.{layer}" for layer in range(12)]
+
+
+def test_a_site_of_one_head_keeps_its_projections_and_its_direction():
+    """Whatever belongs to the only head belongs to all heads: that is no reason to look elsewhere for it."""
+    model = tiny_model("gpt2", n_head=1)
+    heads = hp.find_heads(model)
+    assert [site.id for site in heads] == ["decoder.0", "decoder.1"]
+    before = sum(p.numel() for p in model.parameters())
+    hp.prune_(model, hp.HeadMask.full(heads).without("decoder.0"))
+    assert before - sum(p.numel() for p in model.parameters()) >= 32 * 96 + 32 * 32  # c_attn and c_proj
+
+
+def test_examples_obey_their_seed():
+    """Pictures and sounds as well as tokens."""
+    for family in ("bert", "vit", "wav2vec2", "whisper", "clip"):
+        model = tiny_model(family)
+        first, again, other = (example_inputs(model, seed=seed) for seed in (0, 0, 1))
+        assert all(first[name].equal(again[name]) for name in first)
+        assert any(not first[name].equal(other[name]) for name in first), family
+        assert all(not first[name].equal(other[name]) for name in first if first[name].is_floating_point()), family
+
+
+def test_looking_at_a_model_leaves_its_modes_and_its_draws_alone():
+    """No module is switched to training on the way, and the caller's random numbers go on as they would have."""
+    model = tiny_model("bert")
+    seen = []
+    model.bert.encoder.layer[0].attention.train = lambda mode=True: seen.append(mode)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    hp.find_heads(model)
+    assert torch.rand(3).equal(expected)
+    assert True not in seen

@@ -60,13 +60,13 @@ def verify(
 
         verify_types(left, workers=workers or os.cpu_count() or 1, limit=limit, done=finished)
     found = {name: done[name] for name in sorted(wanted)}
-    if out is not None:
+    if out is not None and unfinished is not None:
         from headprune.heads.files import write_text
         from headprune.verifying.page import families_page
 
         write_families(out, found, transformers.__version__)
         write_text(out / "families.md", families_page(found, transformers.__version__))
-        shutil.rmtree(unfinished or "", ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     _tell(found, json, transformers.__version__)
 
 

@@ -24,6 +24,7 @@ from headprune.sites.modes import eval_mode, same_draws
 from headprune.sites.running import run
 from headprune.surgery import dissect
 from headprune.surgery.applying import Journal, apply_
+from headprune.surgery.counts import repairs
 from headprune.surgery.edits import Edits
 from headprune.surgery.units import Cut, Gqa, cut_site
 
@@ -190,7 +191,7 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
     arguments = dissect.sliced_arguments(model, anatomy, cut)
     expected = _masked_block(model, anatomy, cut, empty_site)
     problems: list[str] = []
-    for repair in dissect.repairs(model, anatomy, cut):
+    for repair in repairs(model, anatomy, cut):
         edits = base.then(repair)
         edits.arguments = {anatomy.block: arguments} if arguments else {}
         journal = apply_(model, edits)

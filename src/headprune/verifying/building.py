@@ -97,11 +97,18 @@ def _built(model: nn.Module, seed: int) -> Built:
     size = sum(p.numel() for p in model.parameters())
     if size > LARGEST:
         raise _TooLargeError(f"its smallest model has {size / 1e6:.0f} M parameters")
-    _enlarge(model, seed)
+    enlarge_(model, seed)
     batch = example_inputs(model.eval())
     with torch.no_grad():
         model(**to_model(model, batch))
     return Built(model, batch)
+
+
+def tiny_config(model_type: str, **more: Any) -> Any:
+    """The smallest config of a type that is tried first, with other settings if wanted."""
+    from transformers import CONFIG_MAPPING
+
+    return _shrunk(CONFIG_MAPPING[model_type], {}, {**ODD.get(model_type, {}), **more})
 
 
 def _configs(model_type: str, problems: list[str]) -> Iterator[Any]:
@@ -196,7 +203,7 @@ def _tokens(default: Any) -> dict[str, Any]:
     return {name: SMALL["vocab_size"] - 1 - place for place, name in enumerate(high)}
 
 
-def _enlarge(model: nn.Module, seed: int) -> None:
+def enlarge_(model: nn.Module, seed: int) -> None:
     """Biases and sinks begin at zero and weights at 0.02: both would hide mistakes."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -14,7 +14,7 @@ from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
 from headprune.heads.files import write_text
 from headprune.sites import find_heads
 from headprune.verifying.building import NotBuiltError, build
-from headprune.verifying.checks import CORE, ORDER, NotApplicableError, Refused, Subject, checks
+from headprune.verifying.checks import CORE, NotApplicableError, Refused, Subject, checks
 
 STATUSES = ("pass", "core", "refused", "no-attention", "unbuilt", "failed")
 
@@ -67,7 +67,7 @@ def verify_type(model_type: str) -> Family:
     sites = dict(collections.Counter(site.component for site in heads))
     subject = Subject(model_type, built, heads)
     family = Family("pass", "", name, sites)
-    for check in ORDER:
+    for check in checks:
         family.checks[check] = _result(check, subject)
     family.status, family.reason = _judged(family.checks)
     return family

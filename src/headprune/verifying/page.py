@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headprune.verifying.checks import CORE, ORDER, checks
+from headprune.verifying.checks import CORE, checks
 from headprune.verifying.families import STATUSES, Family, counted
 
 MEANING = {
@@ -37,7 +37,7 @@ def families_page(families: Mapping[str, Family], transformers: str) -> str:
         "",
         "The checks:",
         "",
-        *(f"- **{name}**: {(checks[name].__doc__ or '').strip()}" for name in ORDER),
+        *(f"- **{name}**: {(check.__doc__ or '').strip()}" for name, check in checks.items()),
         "",
         "A type is judged by the first class that it has of: translation, speech to text, language model, classifier, "
         "picture classifier, CTC, picture and text, base model. Sizes are tiny, weights random: a type passes "

@@ -94,6 +94,8 @@ ODD: dict[str, dict[str, Any]] = {
     "whisper": {"max_source_positions": 10, "max_target_positions": 24, "num_key_value_heads": 4},
     "wav2vec2": {"conv_dim": (16, 16), "conv_kernel": (4, 3), "conv_stride": (2, 2), "num_feat_extract_layers": 2,
                  "mask_time_length": 2},
+    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 4, "v_head_dim": 6, "n_group": 2},
+    "modernbert": {"cls_token_id": 1, "sep_token_id": 2},
     "t5": {"decoder_start_token_id": 0},
     "mt5": {"decoder_start_token_id": 0},
     "swin": {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "num_attention_heads": [2, 4]},
