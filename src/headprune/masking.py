@@ -38,6 +38,7 @@ def masked(
     recompilation on entering and leaving. `heads` saves looking for them if you have just done so.
     """
     model = unwrapped(model)
+    hooks.join_heads_(model)  # `heads` may have been found on another copy
     if heads is None:
         heads = find_heads(model)
     if empty_site not in ("bias", "skip"):

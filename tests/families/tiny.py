@@ -39,7 +39,7 @@ AUTO = {
 def tiny_model(family: str, seed: int = 0, **more: Any) -> nn.Module:
     """A random model with weights large enough that every head matters."""
     torch.manual_seed(seed)
-    auto = more.pop("auto", AUTO[family])
+    auto = more.pop("auto", None) or AUTO[family]
     attention = more.pop("attn_implementation", None)
     config = tiny_config(family, **more)
     if attention:

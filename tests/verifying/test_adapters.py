@@ -29,6 +29,12 @@ EXACT = (
     "parakeet_ctc",  # grouped queries with relative positions of their own for each head
     "deformable_detr",  # heads after the queries
     "qwen2_vl",  # pictures as patches on a grid, among the text
+    "wavlm",  # gates of each head's slice of the input, inside one function of PyTorch's
+    "xlnet",  # bare parameters and einsums
+    "zamba",  # layers that share one attention
+    "mobilevit",  # stages, some without attention
+    "t5gemma2",  # self- and cross-attention in one, by the same projections
+    "dab-detr",  # projections outside the attention, queries twice as wide as values
     "xlm",  # a cache that the first run fills
 )
 COUPLED = {
@@ -68,3 +74,12 @@ def test_what_is_no_attention_is_not_taken_for_it(model_type):
     assert family.status == "no-attention"
     assert not family.sites
     assert "mixes positions without a softmax" in family.reason
+
+
+def test_layers_that_share_weights_share_them_after_pruning():
+    """Zamba's layers have one attention: cut alike, it is one tensor still, and saved once; emptied, it loads."""
+    built = build("zamba")
+    heads = hp.find_heads(built.model, built.batch)
+    pruned = hp.prune_(built.model, one_unit_fewer(heads), example=built.batch)
+    first, second = (pruned.get_submodule(site.path).q_proj.weight for site in heads)
+    assert first is second

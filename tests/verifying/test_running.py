@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,10 +14,15 @@ from typer.testing import CliRunner
 from headprune.cli.app import app
 from headprune.verifying import running
 from headprune.verifying.building import NotBuiltError, build, model_types
-from headprune.verifying.families import Family, read_families, write_families
+from headprune.verifying.families import Family, counted, read_families, write_families
+from headprune.verifying.page import families_page
 from headprune.verifying.running import verify_types
 
 runner = CliRunner()
+
+
+ROOT = Path(__file__).parent.parent.parent
+STORED = ROOT / "docs"
 
 
 def crash(model_type, send):
@@ -98,3 +104,44 @@ def test_bad_questions_get_clear_answers(arguments, told):
     result = runner.invoke(app, ["verify", *arguments])
     assert result.exit_code != 0
     assert told in " ".join(str(result.exception).split())
+
+
+def stored():
+    content = json.loads((STORED / "families.json").read_text())
+    return {name: Family.from_dict(entry) for name, entry in content["types"].items()}, content["transformers"]
+
+
+def test_the_page_and_the_readme_say_what_the_file_says():
+    """docs/families.md is made from docs/families.json, and so are the numbers of the README."""
+    families, version = stored()
+    assert (STORED / "families.md").read_text() == families_page(families, version)
+    counts = counted(families)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    exact = counts["pass"] + counts["core"]
+    built = len(families) - counts["unbuilt"]
+    assert f"Of the {len(families)} model types of transformers {version}, {built} could be built" in readme
+    assert f"{exact} are pruned exactly and reload, {counts['pass']} of them with every check" in readme
+
+
+def test_the_figures_of_the_file_are_reached():
+    """At least 400 types built, 330 pruned exactly, 280 with every check; none fails."""
+    families, _ = stored()
+    counts = counted(families)
+    assert len(families) - counts["unbuilt"] >= 400
+    assert counts["pass"] + counts["core"] >= 330
+    assert counts["pass"] >= 280
+    assert counts["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    "model_type", ["bert", "llama", "bart", "clip", "wavlm", "xlnet", "mixtral", "zamba", "olmo2", "detr"]
+)
+def test_a_sample_reproduces_the_file(model_type):
+    """The same results, check by check."""
+    import transformers
+
+    families, version = stored()
+    if transformers.__version__ != version:
+        pytest.skip(f"the file is about transformers {version}")
+    (found,) = verify_types([model_type]).values()
+    assert found.to_dict() == families[model_type].to_dict()

@@ -119,7 +119,8 @@ class HeadMask:
         if self._original != heads.original_counts():
             mine, theirs = self._original, heads.original_counts()
             missing = sorted(set(mine) ^ set(theirs))
-            differing = [f"{site} ({mine[site]} and {theirs[site]})" for site in mine if mine[site] != theirs.get(site)]
+            shared = [site for site in mine if site in theirs]
+            differing = [f"{site} ({mine[site]} and {theirs[site]})" for site in shared if mine[site] != theirs[site]]
             found = f"sites {', '.join(missing[:4])}" if missing else f"head counts of {', '.join(differing[:4])}"
             raise MaskError(
                 f"This mask is for another model: they differ in the {found}. "

@@ -11,16 +11,25 @@ from headprune.hooks.gating import (
     paused_gates,
     ungate_projections_,
 )
+from headprune.hooks.opening import (
+    JOINED_HEADS,
+    JoinedHeads,
+    called_projections,
+    is_wavlm,
+    join_heads_,
+    keep_wavlm_heads_,
+)
 from headprune.hooks.relevance import relevance_rules
 from headprune.hooks.replaying import Recording, recorded, replayed
 from headprune.hooks.reshaping import Width, follow_width_, width_followed_by
 from headprune.hooks.scaling import (
     HeadFactor,
-    called_projections,
+    StopForward,
     captured_input,
     captured_inputs,
     captured_output,
     fresh_compilation,
+    heard_inputs,
     scaled_inputs,
     silent_outputs,
 )
@@ -34,13 +43,16 @@ from headprune.hooks.staying import (
 from headprune.hooks.watching import AttentionEvent, Call, Watch, recorded_attention, watched
 
 __all__ = [
+    "JOINED_HEADS",
     "PRUNED_ATTENTION",
     "AttentionEvent",
     "Call",
     "GateSource",
     "HeadFactor",
+    "JoinedHeads",
     "Recording",
     "SlicedArgument",
+    "StopForward",
     "Watch",
     "Width",
     "arguments_sliced_by",
@@ -51,7 +63,11 @@ __all__ = [
     "follow_width_",
     "fresh_compilation",
     "gate_projections_",
+    "heard_inputs",
     "is_gated",
+    "is_wavlm",
+    "join_heads_",
+    "keep_wavlm_heads_",
     "paused_gates",
     "recorded",
     "recorded_attention",

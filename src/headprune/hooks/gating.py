@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from headprune.hooks.scaling import HeadFactor, _OpenMultihead
+from headprune.hooks.opening import close_, open_
+from headprune.hooks.scaling import HeadFactor
 
 
 class GateSource(Protocol):
@@ -48,9 +49,7 @@ def gate_projections_(model: nn.Module, source: GateSource, outputs: Mapping[str
     _common_module(model, list(outputs.values())).register_forward_pre_hook(ForwardBegins(source))
     for site, path in outputs.items():
         model.get_submodule(path).register_forward_pre_hook(HeadGate(source, site))
-        parent = model.get_submodule(path.rpartition(".")[0])
-        if type(parent) is nn.MultiheadAttention and "forward" not in vars(parent):
-            parent.forward = _OpenMultihead(parent)  # type: ignore[method-assign]
+        open_(model.get_submodule(path.rpartition(".")[0]))
 
 
 def _common_module(model: nn.Module, paths: list[str]) -> nn.Module:
@@ -71,8 +70,7 @@ def ungate_projections_(model: nn.Module) -> None:
         hooks = module._forward_pre_hooks
         for key in [key for key, hook in hooks.items() if isinstance(hook, HeadGate | ForwardBegins)]:
             del hooks[key]
-        if isinstance(vars(module).get("forward"), _OpenMultihead):
-            vars(module).pop("forward")
+        close_(module)
 
 
 @contextmanager

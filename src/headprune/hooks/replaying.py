@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headprune.hooks.interface import wrapped_attention
-from headprune.hooks.scaling import called_projections
+from headprune.hooks.opening import called_projections
 
 
 @dataclass

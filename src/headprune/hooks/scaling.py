@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headprune.errors import MaskError
+from headprune.hooks.opening import called_projections
 
 
 @dataclass(frozen=True)
@@ -79,84 +79,6 @@ def silent_outputs(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
-def called_projections(model: nn.Module) -> Iterator[None]:
-    """Let every `nn.MultiheadAttention` call its `out_proj` as a module, so that hooks on it fire.
-
-    PyTorch's own forward passes the weights of `out_proj` to a function and never calls the module, and the fast path
-    of its encoder layers does not even call the attention.
-    """
-    opened = []
-    fast = torch.backends.mha.get_fastpath_enabled()
-    for module in model.modules():
-        if type(module) is nn.MultiheadAttention and "forward" not in vars(module):
-            module.forward = _OpenMultihead(module)  # type: ignore[method-assign]
-            opened.append(module)
-    try:
-        torch.backends.mha.set_fastpath_enabled(fast and not opened)
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for module in opened:
-            vars(module).pop("forward", None)
-
-
-class _OpenMultihead:
-    """`nn.MultiheadAttention.forward` in two steps: the function with an identity projection, then `out_proj`.
-
-    Multiplying by the identity is exact, so the result has the bits of the ordinary forward outside its fast path.
-    """
-
-    def __init__(self, module: nn.MultiheadAttention) -> None:
-        self.module = module
-
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        module = self.module
-        swap = module.batch_first and query.dim() == 3
-        given = {id(x): x.transpose(0, 1) if swap else x for x in (query, key, value)}  # one tensor stays one tensor
-        same_width = module._qkv_same_embed_dim
-        width = module.embed_dim
-        context, weights = F.multi_head_attention_forward(
-            given[id(query)],
-            given[id(key)],
-            given[id(value)],
-            width,
-            module.num_heads,
-            module.in_proj_weight if same_width else None,
-            module.in_proj_bias,
-            module.bias_k,
-            module.bias_v,
-            module.add_zero_attn,
-            module.dropout,
-            torch.eye(width, dtype=query.dtype, device=query.device),
-            None,
-            training=module.training,
-            key_padding_mask=key_padding_mask,
-            need_weights=need_weights,
-            attn_mask=attn_mask,
-            use_separate_proj_weight=not same_width,
-            q_proj_weight=None if same_width else module.q_proj_weight,
-            k_proj_weight=None if same_width else module.k_proj_weight,
-            v_proj_weight=None if same_width else module.v_proj_weight,
-            average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
-        )
-        if query.dim() == 2:
-            return module.out_proj(context), weights
-        output = module.out_proj(context.transpose(0, 1))  # always batch first, for weights per example
-        return output if swap else output.transpose(0, 1), weights
-
-
-@contextmanager
 def fresh_compilation() -> Iterator[None]:
     """Make compiled code notice that hooks come and go.
 
@@ -209,16 +131,17 @@ def captured_output(module: nn.Module) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def captured_inputs(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
-    """The last input of each projection, by name; gradients can be asked for with respect to them."""
-    seen: dict[str, Tensor] = {}
+def captured_inputs(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
+    """What each projection receives, by name, one tensor a call (layers may share a block); gradients can be asked for
+    with respect to them."""
+    seen: dict[str, list[Tensor]] = {name: [] for name in modules}
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             inputs = args[0]
             if torch.is_grad_enabled() and not inputs.requires_grad:
                 inputs = inputs.detach().requires_grad_()
-            seen[name] = inputs
+            seen[name].append(inputs)
             return (inputs, *args[1:])
 
         return hook
@@ -229,6 +152,33 @@ def captured_inputs(model: nn.Module, modules: Mapping[str, nn.Module]) -> Itera
             for name, module in modules.items():
                 handles.append(module.register_forward_pre_hook(keep(name)))
             yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class StopForward(Exception):  # noqa: N818  # not an error: enough was heard
+    """Raised by a listener to end the forward pass."""
+
+
+@contextmanager
+def heard_inputs(
+    model: nn.Module, modules: Mapping[str, nn.Module], listener: Callable[[str, Tensor], None]
+) -> Iterator[None]:
+    """Tell a listener what each projection receives, at every call, before masks that are put on later."""
+
+    def hear(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            listener(name, args[0])
+
+        return hook
+
+    handles = []
+    try:
+        with called_projections(model):
+            for name, module in modules.items():
+                handles.append(module.register_forward_pre_hook(hear(name)))
+            yield
     finally:
         for handle in handles:
             handle.remove()

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headprune.hooks.interface import wrapped_attention
-from headprune.hooks.scaling import HeadFactor, called_projections
+from headprune.hooks.opening import called_projections
+from headprune.hooks.scaling import HeadFactor
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -24,8 +25,15 @@ class Adapter:
     keep_counts: tuple[str, ...] = ()
     """Attributes that go on counting the original heads."""
 
+    bare: Mapping[str, int] = field(default_factory=dict)
+    """Parameters outside any projection with one entry per head, and in which dimension; some are not used by every
+    input, so that an example need not show them."""
+
+    other: str = ""
+    """What its softmax is for, where it is not attention over positions."""
+
     unseen: str = ""
-    """Why its attention cannot be watched, although it is attention with heads."""
+    """Why its heads cannot be followed to an output projection, although it is attention with heads."""
 
     coupled: str = ""
     """Why heads cannot be removed exactly, where the code says so and the structure does not show it."""
@@ -46,6 +54,13 @@ for _name in (
     adapters.add(_name)(_T5)
 
 
+adapters.add("WavLMAttention")(
+    Adapter(bias_of_all_heads=True, keep_whole=("rel_attn_embed",), keep_counts=("num_heads",))
+)
+adapters.add("XLNetRelativeAttention")(
+    Adapter(bare={"r_r_bias": 0, "r_s_bias": 0, "r_w_bias": 0, "q": 1, "k": 1, "v": 1, "r": 1, "seg_embed": 1})
+)
+
 adapters.add("CodeGenAttention")(
     Adapter(coupled="its code cuts the fused projection into four blocks of equally many heads (mp_num = 4)")
 )
@@ -64,11 +79,38 @@ for _name in ("LongT5LocalAttention", "LongT5TransientGlobalAttention"):
     )
 for _name in ("LevitAttention", "LevitAttentionSubsample"):
     adapters.add(_name)(Adapter(coupled="in evaluation mode it keeps the position biases of all its heads, gathered"))
+for _name in ("GroundingDinoBiMultiHeadAttention", "MMGroundingDinoBiMultiHeadAttention"):
+    adapters.add(_name)(
+        Adapter(coupled="its two directions, picture to text and text to picture, are made from the same scores")
+    )
+adapters.add("DeepseekV4HyperConnection")(Adapter(other="its softmax mixes residual streams, not positions"))
+adapters.add("PatchTSMixerGatedAttention")(Adapter(other="a gate: its softmax weighs channels, not positions"))
 adapters.add("LiltSelfAttention")(
     Adapter(coupled="its text heads and its layout heads share their scores, so that neither can go without the other")
 )
 adapters.add("DisentangledSelfAttention")(  # of SEW-D; DeBERTa's was renamed and is seen
     Adapter(unseen="its softmax is inside an autograd function of its own (XSoftmax), where heads cannot be followed")
+)
+adapters.add("BitNetAttention")(
+    Adapter(unseen="its attn_sub_norm normalises all heads together before the output projection")
+)
+adapters.add("ConvBertSelfAttention")(
+    Adapter(unseen="the output of a convolution joins the heads before the output projection")
+)
+adapters.add("DeepseekV4Attention")(
+    Adapter(unseen="its output projection is in two steps, and the first (o_a_proj) works on groups of several heads")
+)
+adapters.add("JetMoeAttention")(
+    Adapter(unseen="its queries and its output projection are experts: which of them hold a head, the router says")
+)
+adapters.add("SqueezeBertSelfAttention")(
+    Adapter(unseen="its projections are convolutions, with channels before positions, not linear layers")
+)
+adapters.add("ZayaAttention")(
+    Adapter(coupled="its queries and keys pass two convolutions in one tensor, with a group for each head of both")
+)
+adapters.add("NeoMMEAttention")(
+    Adapter(coupled="some of its layers get value embeddings of all their key heads, from outside the block")
 )
 adapters.add("MraSelfAttention")(
     Adapter(unseen="attention is approximated block by block, at two resolutions, without one softmax over the keys")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headprune.errors import ExampleError
 from headprune.heads import Skipped
-from headprune.hooks import AttentionEvent, Call, Watch, watched
+from headprune.hooks import AttentionEvent, Call, Watch, join_heads_, watched
 from headprune.sites import projections
 from headprune.sites.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
 from headprune.sites.example import example_inputs
@@ -59,6 +59,7 @@ class _CannotUseError(Exception):
 
 def examine(model: nn.Module, example: Mapping[str, Any] | None = None) -> Examination:
     """Run the model once and take its attention apart."""
+    join_heads_(model)
     with free_gradients(model), same_attributes(model):
         inputs = example if example is not None else example_inputs(model)
         with watched(model) as watch:
@@ -73,10 +74,14 @@ def _take_apart(model: nn.Module, watch: Watch, inputs: Mapping[str, Any]) -> Ex
         by_path.setdefault(event.path, []).append(event)
     anatomies, skipped = [], []
     for path, events in by_path.items():
+        adapter = adapter_for(model.get_submodule(path))
+        if adapter.other:
+            skipped.append(Skipped(path, adapter.other, has_heads=False))
+            continue
         try:
             anatomies.append(_anatomy(model, events, calls, inputs))
         except _CannotUseError as reason:
-            skipped.append(Skipped(path, str(reason)))
+            skipped.append(Skipped(path, adapter.unseen or str(reason)))
     skipped += _without_softmax(calls, seen=set(by_path))
     outputs = [anatomy.output for anatomy in anatomies]
     for anatomy in list(anatomies):
@@ -123,6 +128,7 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
     if event.key_input is not None and event.key_input.requires_grad:
         (key_reach,) = reaches(backward, [event.key_input])
     groups = _groups(heads, by_projection, roles)
+    queries = _query_inputs(reached, context)
     parameters = _bare_parameters(model, block, output, channels, backward, groups, adapter)
     return Anatomy(
         block=block.path,
@@ -136,8 +142,8 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
         parameters=parameters,
         roles=roles,
         groups=groups,
-        is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached),
-        is_causal=_is_causal([reach for _, reach in reached] + ([key_reach] if key_reach else [])),
+        is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached, queries),
+        is_causal=_is_causal(reached, queries, key_reach),
         calls=tuple(e.order for e in events),
         batch_axis=_batch_axis(context, inputs),
         adapter=adapter,
@@ -216,7 +222,8 @@ def _reached(block: Call, output: Call, calls: list[Call], backward: Backward) -
         and isinstance(call.output, Tensor)
         and call.output.requires_grad
     ]
-    inner = [call for call in inner if not any(_inside(call.path, other.path) for other in inner if other is not call)]
+    paths = {call.path for call in inner}
+    inner = [call for call in inner if not any(_inside(call.path, path) for path in paths - {call.path})]
     found = reaches(backward, [call.output for call in inner])
     return [(call, reach) for call, reach in zip(inner, found, strict=True) if reach is not None]
 
@@ -246,6 +253,8 @@ def _bare_parameters(
         for name, owners in zip(names, parameter_owners(backward, tensors, groups) if tensors else [], strict=True)
         if owners is not None
     }
+    for name, dim in adapter.bare.items():
+        found[f"{block.path}.{name}"] = (dim, torch.eye(backward.heads, dtype=torch.bool))
     for name in names:  # key biases get no gradient, so a bias follows its weight
         weight = name.removesuffix("bias") + "weight"
         if name.endswith("bias") and weight in found and found[weight][0] == 0:
@@ -279,16 +288,27 @@ def _groups(
     return tuple(sorted(partition))
 
 
-def _is_cross(reached: list[tuple[Call, Reach]]) -> bool:
+def _query_inputs(reached: list[tuple[Call, Reach]], context: Tensor) -> list[Tensor]:
+    """What queries are projected from: they act on their own position only, and every position has one."""
+    positions = context[..., 0].numel()
+    return [
+        call.args[0]
+        for call, reach in reached
+        if int(reach.spread.max()) == 1 and call.output[..., 0].numel() >= positions
+    ]
+
+
+def _is_cross(reached: list[tuple[Call, Reach]], queries: list[Tensor]) -> bool:
     """Whether keys and values are projected from another tensor than the queries."""
-    queries = [call.args[0] for call, reach in reached if int(reach.spread.max()) == 1]
     others = [call.args[0] for call, reach in reached if int(reach.spread.max()) > 1]
     return bool(queries and others) and not any(query is other for query in queries for other in others)
 
 
-def _is_causal(reached: list[Reach]) -> bool:
-    """Whether the first position sees no later one."""
-    rows = [reach.later_rows for reach in reached if len(reach.later_rows)]
+def _is_causal(reached: list[tuple[Call, Reach]], queries: list[Tensor], key_reach: Reach | None) -> bool:
+    """Whether the first position sees no later one of its own text; T5Gemma 2 looks at the encoder's, too."""
+    own = [reach for call, reach in reached if any(call.args[0] is query for query in queries)]
+    seen = own if any(int(reach.spread.max()) > 1 for reach in own) else [reach for _, reach in reached]
+    rows = [reach.later_rows for reach in [*seen, *([key_reach] if key_reach else [])] if len(reach.later_rows)]
     return bool(rows) and not any(bool(row.any()) for row in rows)
 
 

@@ -108,5 +108,6 @@ def _layers_before(model: nn.Module, stage: tuple[str, int], inner: tuple[str, i
     """How many layers the stages before this one have."""
     stages, index = stage
     rest = inner[0].removeprefix(f"{stages}.{index}")  # empty where the stage itself is the list
-    lists: list[Any] = [model.get_submodule(f"{stages}.{i}{rest}") for i in range(index)]
+    modules = dict(model.named_modules())
+    lists: list[Any] = [modules.get(f"{stages}.{i}{rest}", ()) for i in range(index)]  # a stage may have no attention
     return sum(map(len, lists))

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
+from headprune.hooks import JoinedHeads
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Layout:
 
 
 _LINEAR = Layout(in_dim=1, out_dim=0, in_name="in_features", out_name="out_features")
+_JOINED = Layout(in_dim=1, out_dim=0, in_name="", out_name="")  # XLNet's, a view of a bare parameter
 _CONV1D = Layout(in_dim=0, out_dim=1, in_name="nx", out_name="nf")  # GPT-2's transposed Linear
 
 
@@ -29,6 +31,8 @@ def layout(module: nn.Module) -> Layout | None:
     weight = getattr(module, "weight", None)
     if weight is None or not hasattr(weight, "dim") or weight.dim() != 2 or not weight.is_floating_point():
         return None
+    if isinstance(module, JoinedHeads):
+        return _JOINED
     if isinstance(module, nn.Linear) and not hasattr(module, "base_layer"):
         return _LINEAR if _plain(module) else None
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
@@ -80,3 +84,10 @@ def matrix(module: nn.Module) -> Tensor:
         raise UnsupportedModelError(f"{type(module).__name__} does not show its weight as a plain matrix.")
     weight: Tensor = module.weight  # type: ignore[assignment]
     return weight.detach() if shape.in_dim == 1 else weight.detach().t()
+
+
+def parameter(module: nn.Module) -> nn.Parameter:
+    """The trained parameter behind a projection's weight."""
+    found: Any = module.attention.o if isinstance(module, JoinedHeads) else module.weight
+    assert isinstance(found, nn.Parameter)
+    return found

@@ -109,3 +109,25 @@ def _configs(config: Any) -> list[Any]:
     """A config and the configs of its parts."""
     parts = [value for value in vars(config).values() if hasattr(value, "to_diff_dict")] if config is not None else []
     return [config, *(inner for part in parts for inner in _configs(part))]
+
+
+_REPAIR = "_headprune_repair"
+
+
+def note_repair(model: nn.Module, how: dict[str, Any]) -> None:
+    """Remember that the output projections were fitted to a mask."""
+    vars(model)[_REPAIR] = how
+
+
+def noted_repair(model: nn.Module) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = vars(model).get(_REPAIR)
+    return found
+
+
+def repaired_parts(model: nn.Module) -> list[str]:
+    """Modules inside a model that were repaired by themselves and not pruned since; "" is the model."""
+    return [path for path, module in model.named_modules() if noted_repair(module) is not None]
+
+
+def forget_repair(model: nn.Module) -> None:
+    vars(model).pop(_REPAIR, None)

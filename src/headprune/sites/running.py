@@ -16,7 +16,7 @@ from headprune.sites.modes import eval_mode, same_draws
 def run(model: nn.Module, example: Mapping[str, Any] | None = None, *, is_made: bool = False) -> Any:
     """The model's answer to an example batch, in evaluation mode, without a cache; `is_made`: not the caller's."""
     inputs = to_model(model, example if example is not None else example_inputs(model))
-    if "use_cache" not in inputs and _takes_use_cache(model):
+    if "use_cache" not in inputs and takes_use_cache(model):
         inputs["use_cache"] = False
     try:
         with eval_mode(model), same_draws(model):
@@ -31,7 +31,8 @@ def run(model: nn.Module, example: Mapping[str, Any] | None = None, *, is_made: 
         ) from error
 
 
-def _takes_use_cache(model: nn.Module) -> bool:
+def takes_use_cache(model: nn.Module) -> bool:
+    """Whether its forward has to be told not to keep a cache."""
     takes = inspect.signature(model.forward).parameters
     has_cache = getattr(getattr(model, "config", None), "use_cache", None) is not None
     return "use_cache" in takes or (has_cache and any(p.kind is p.VAR_KEYWORD for p in takes.values()))

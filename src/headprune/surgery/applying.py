@@ -14,6 +14,9 @@ from headprune.hooks import (
     PRUNED_ATTENTION,
     arguments_sliced_by,
     follow_width_,
+    is_wavlm,
+    join_heads_,
+    keep_wavlm_heads_,
     register_attention_function,
     slice_arguments_,
     width_followed_by,
@@ -47,6 +50,7 @@ def apply_(model: nn.Module, edits: Edits, *, stored: bool = False) -> Journal:
     out, and what was done already (by an inner model's constructor) is not done again.
     """
     journal = Journal()
+    join_heads_(model)
 
     def module_at(path: str) -> nn.Module | None:
         if not stored:
@@ -57,6 +61,9 @@ def apply_(model: nn.Module, edits: Edits, *, stored: bool = False) -> Journal:
     try:
         for path in sorted(edits.multihead):
             _replace_multihead(model, path, module_at(path), journal, stored)
+        for path, size in edits.biases.items():
+            if (module := module_at(path)) is not None:
+                _add_bias(module, path, size, journal)
         for path, tensors in edits.slices.items():
             if (module := module_at(path)) is not None:
                 for name, cut in tensors.items():
@@ -69,7 +76,11 @@ def apply_(model: nn.Module, edits: Edits, *, stored: bool = False) -> Journal:
                 _replace_by_stub(model, path, module, stub, journal, stored)
         for path in {**edits.configs, **edits.attention}:
             if (module := module_at(path)) is not None:
-                _give_view(module, edits.configs.get(path, {}), edits.attention.get(path), journal)
+                attention = edits.attention.get(path)
+                if is_wavlm(module) and attention is not None and attention.bias_heads is not None:
+                    journal.did(keep_wavlm_heads_(module, attention.bias_heads))
+                else:
+                    _give_view(module, edits.configs.get(path, {}), attention, journal)
         for path, arguments in edits.arguments.items():
             if (module := module_at(path)) is not None and arguments_sliced_by(module) != arguments:
                 journal.did(slice_arguments_(module, arguments))
@@ -80,6 +91,40 @@ def apply_(model: nn.Module, edits: Edits, *, stored: bool = False) -> Journal:
         journal.roll_back()
         raise
     return journal
+
+
+def _add_bias(module: nn.Module, path: str, size: int, journal: Journal) -> None:
+    """Where a repair needed one: the loaded skeleton gets a place for it."""
+    if getattr(module, "bias", None) is not None:
+        return
+    shape = layout(module)
+    if not isinstance(module, nn.Linear) or shape is None or module.weight.shape[shape.out_dim] != size:
+        raise CheckpointError(f"The checkpoint gives {path} a bias of {size} numbers, which does not fit this model.")
+    bias = torch.zeros(size, dtype=module.weight.dtype, device=module.weight.device)
+    module.bias = nn.Parameter(bias, requires_grad=module.weight.requires_grad)
+    journal.did(lambda: setattr(module, "bias", None))
+
+
+def untie_removed_(model: nn.Module) -> None:
+    """Forget ties to weights that are gone: transformers would look for them while it loads (Zamba's layers)."""
+    ties: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    left = dict(model.named_parameters(remove_duplicate=False))
+    for target, source in list(ties.items()):
+        if target not in left or source not in left:
+            del ties[target]
+
+
+def tie_again_(model: nn.Module) -> None:
+    """Weights that layers share, and that were cut alike, are one tensor again."""
+    ties: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    left = dict(model.named_parameters(remove_duplicate=False))
+    for target, source in ties.items():
+        if target not in left or source not in left or left[target] is left[source]:
+            continue
+        same_place = left[target].device == left[source].device
+        if same_place and left[target].shape == left[source].shape and bool(left[target].eq(left[source]).all()):
+            path, _, name = target.rpartition(".")
+            model.get_submodule(path).register_parameter(name, left[source])
 
 
 def _slice(module: nn.Module, path: str, name: str, cut: Slice, journal: Journal) -> None:

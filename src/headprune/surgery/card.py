@@ -31,6 +31,7 @@ model = AutoModel.from_pretrained("path/to/this/folder")
 ```""",
     "plain": "This is an ordinary checkpoint: nothing of headprune is needed to load it.",
     "standalone": "The code to load it is in the folder: from_pretrained(..., trust_remote_code=True) is all it takes.",
+    "onnx": "model.onnx is the model for onnxruntime and other runtimes: one forward pass, of any batch and length.",
 }
 
 
@@ -55,6 +56,7 @@ def _section(entry: dict[str, Any], loading: str) -> str:
         removed = sum(len(indices) for indices in step.get("removed", {}).values())
         how = step.get("by") or "a mask given by the user"
         on = f", on {step['on']}" if step.get("on") else ""
-        lines.append(f"{number}. {removed} heads by {how}{on}")
+        repaired = f"; repaired without training by {step['recovered']}" if step.get("recovered") else ""
+        lines.append(f"{number}. {removed} heads by {how}{on}{repaired}")
     lines += ["", loading]
     return "\n".join(lines)

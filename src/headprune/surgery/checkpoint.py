@@ -25,12 +25,12 @@ from torch import nn
 
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.heads import Site
-from headprune.hooks import register_attention_function
+from headprune.hooks import JOINED_HEADS, register_attention_function
 from headprune.masking import is_masked
 from headprune.sites import record
 from headprune.sites.layers import ENTRY, note_pruned_heads
 from headprune.surgery import version4
-from headprune.surgery.applying import apply_
+from headprune.surgery.applying import apply_, untie_removed_
 from headprune.surgery.card import model_card
 from headprune.surgery.edits import Edits
 
@@ -59,6 +59,7 @@ def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
         entry = record.read(self)
         if entry is not None:
             apply_(self, _checked_edits(entry), stored=True)
+            untie_removed_(self)
             for site in record.recorded_heads(entry):
                 place = record.find_module(self, site.path)
                 if place is not None and site.num_heads != site.original_num_heads:
@@ -73,20 +74,27 @@ def _checked_edits(entry: dict[str, Any]) -> Edits:
     """The edits of a config, if they agree with the heads that it says are left."""
     edits = Edits.from_dict(entry.get("edits"))
     for site in record.recorded_heads(entry):
-        cut = edits.slices.get(site.output, {}).get("weight")
-        columns = [head * site.head_dim + i for head in site.kept for i in range(site.head_dim)]
-        if site.num_heads == 0:
-            agrees = site.output in edits.stubs
-        elif site.num_heads == site.original_num_heads:
-            agrees = cut is None and site.output not in edits.stubs
-        else:
-            agrees = cut is not None and list(cut.keep) == columns
-        if not agrees or not _other_edits_agree(edits, site):
+        if not _output_agrees(edits, site) or not _other_edits_agree(edits, site):
             raise CheckpointError(
                 f"The config says that {site.id} keeps heads {list(site.kept)}, but cuts its weights otherwise. The "
                 "'headprune' entry was edited by hand: save the pruned model again."
             )
     return edits
+
+
+def _output_agrees(edits: Edits, site: Site) -> bool:
+    """Whether the output projection is left as many columns as the site has heads, and those."""
+    parent, _, name = site.output.rpartition(".")
+    is_bare = name == JOINED_HEADS
+    cut = edits.slices.get(parent, {}).get("o") if is_bare else edits.slices.get(site.output, {}).get("weight")
+    is_emptied = site.output in edits.stubs
+    if site.num_heads == 0:
+        return is_emptied
+    if site.num_heads == site.original_num_heads:
+        return cut is None and not is_emptied
+    width = 1 if is_bare else site.head_dim
+    columns = [head * width + i for head in site.kept for i in range(width)]
+    return cut is not None and not is_emptied and list(cut.keep) == columns
 
 
 def _other_edits_agree(edits: Edits, site: Site) -> bool:
@@ -115,6 +123,11 @@ def _with_safe_saving(original: Callable[..., Any]) -> Callable[..., Any]:
             raise CheckpointError(
                 "save_pretrained was called inside a `masked` block: masks are not part of a checkpoint. "
                 "Leave the block to save the whole model, or prune_ the heads first."
+            )
+        if record.repaired_parts(self):
+            raise CheckpointError(
+                "The model was repaired (recover_) for heads that are still there: saved so, it would be neither the "
+                "original nor the pruned model. prune_ it with the mask that it was repaired for first."
             )
         entry = record.read(self)
         if entry is not None and getattr(self.config, record.ENTRY, None) is None:

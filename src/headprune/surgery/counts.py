@@ -15,7 +15,7 @@ from headprune.surgery.stubs import SlicedMultihead
 from headprune.surgery.units import Cut
 
 # Widths that some modules repeat and reshape to; tried only if repairing head counts is not enough.
-WIDTH_NAMES = ("embed_dim", "split_size", "hidden_size", "attention_size", "d_model")
+WIDTH_NAMES = ("embed_dim", "output_dim", "split_size", "hidden_size", "attention_size", "d_model")
 
 
 def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
 from headprune.hooks import (
+    JoinedHeads,
     SlicedArgument,
     arguments_sliced_by,
     called_projections,
     captured_input,
+    is_wavlm,
 )
 from headprune.sites import projections
 from headprune.sites.examine import Anatomy
@@ -28,7 +30,8 @@ def site_edits(model: nn.Module, anatomy: Anatomy, cut: Cut, *, skip_bias: bool)
     """The tensors of a site, cut. Counts are not repaired yet."""
     edits = Edits()
     where = f"{cut.site.id} ({anatomy.block})"
-    if anatomy.adapter.bias_of_all_heads and not _calls_interface(model, anatomy):
+    opened = is_wavlm(model.get_submodule(anatomy.attention))
+    if anatomy.adapter.bias_of_all_heads and not opened and not _calls_interface(model, anatomy):
         raise UnsupportedModelError(
             f"{where} cannot be pruned with this version of transformers: its position bias is added where headprune "
             "cannot cut it. Update transformers to 5.15 or newer."
@@ -218,6 +221,13 @@ def _cut_projection(edits: Edits, module: nn.Module, path: str, keep: list[int],
 def _cut_output(edits: Edits, module: nn.Module, anatomy: Anatomy, cut: Cut, skip_bias: bool) -> None:
     layout = projections.layout(module)
     assert layout is not None, "checked by the caller"
+    if isinstance(module, JoinedHeads):
+        kept = tuple(cut.positions) or (0,)
+        path = anatomy.output.rpartition(".")[0]
+        edits.slices.setdefault(path, {})["o"] = Slice(1, anatomy.heads, kept, cut.is_empty)
+        if cut.is_empty:
+            edits.stubs[anatomy.output] = Stub("bias", module.out_features)
+        return
     weight: Any = module.weight
     if cut.is_empty:
         bias = getattr(module, "bias", None) is not None and not skip_bias

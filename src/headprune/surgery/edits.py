@@ -53,6 +53,7 @@ class Edits:
     attention: dict[str, Attention] = field(default_factory=dict)
     arguments: dict[str, tuple[SlicedArgument, ...]] = field(default_factory=dict)
     reshapes: dict[str, Width] = field(default_factory=dict)
+    biases: dict[str, int] = field(default_factory=dict)  # that a repair gave to projections which had none
 
     def then(self, later: Edits) -> Edits:
         """One set of edits that does what both do one after the other."""
@@ -76,6 +77,7 @@ class Edits:
             attention={**self.attention, **later.attention},
             arguments={**self.arguments, **later.arguments},
             reshapes={**self.reshapes, **later.reshapes},
+            biases={**self.biases, **later.biases},
         )
 
     def renamed(self, rename: Callable[[str], str]) -> Edits:
@@ -113,6 +115,7 @@ class Edits:
             "reshapes": {
                 path: {"whole": w.whole, "heads": w.heads, "head_dim": w.head_dim} for path, w in self.reshapes.items()
             },
+            "biases": dict(self.biases),
         }
 
     @classmethod
@@ -136,6 +139,7 @@ class Edits:
                     for path, values in content["arguments"].items()
                 },
                 reshapes={_text(path): _read_width(value) for path, value in content.get("reshapes", {}).items()},
+                biases={_text(path): _whole(value) for path, value in content.get("biases", {}).items()},
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise CheckpointError(
@@ -148,7 +152,7 @@ class Edits:
 LARGEST = 1 << 26  # entries of one dimension of a tensor: more than any model has, less than what exhausts memory
 
 
-_TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments", "reshapes")
+_TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments", "reshapes", "biases")
 
 
 def _merged(

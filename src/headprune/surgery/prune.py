@@ -23,7 +23,7 @@ from headprune.sites.layers import note_pruned_heads
 from headprune.sites.modes import eval_mode, same_draws
 from headprune.sites.running import run
 from headprune.surgery import dissect
-from headprune.surgery.applying import Journal, apply_
+from headprune.surgery.applying import Journal, apply_, tie_again_
 from headprune.surgery.counts import repairs
 from headprune.surgery.edits import Edits
 from headprune.surgery.units import Cut, Gqa, cut_site
@@ -84,16 +84,45 @@ def perform(
 ) -> Outcome:
     """`prune_` for callers who want to tell what happened."""
     model = unwrapped(model)
+    repair = _checked_repair(model, mask, empty_site)
     with torch.inference_mode(False):
         outcome = _cut_out(model, mask, gqa, empty_site, verify, example)
     if outcome.journals:
+        if repair is not None:
+            about = {**(about or {}), "recovered": str(repair["method"])}
+            outcome.edits.biases |= _added_biases(model, outcome.before, repair)
         _write_record(model, outcome, about)
+        record.forget_repair(model)
         for site in outcome.after:
             if site.num_heads != site.original_num_heads:
                 record.mark_pruned(model.get_submodule(site.path))
         _forget_unpacking(model)
+        tie_again_(model)
         remember(model, outcome.after)
     return outcome
+
+
+def _checked_repair(model: nn.Module, mask: HeadMask, empty_site: EmptySite) -> dict[str, Any] | None:
+    """What `recover_` did to this model, if it was for this mask."""
+    inner = [path for path in record.repaired_parts(model) if path]
+    if inner:
+        raise MaskError(f"{inner[0]} was repaired (recover_) by itself. Prune that part, or repair the whole model.")
+    repair = record.noted_repair(model)
+    if repair is not None and empty_site == "skip":
+        raise MaskError("The model was repaired (recover_) with the biases of its sites: empty_site='skip' drops them.")
+    if repair is not None and isinstance(mask, HeadMask) and repair["kept"] != mask.to_dict():
+        raise MaskError(
+            "The model was repaired (recover_) for another mask than this one. Prune it with the mask that it was "
+            "repaired for, or start from the original."
+        )
+    return repair
+
+
+def _added_biases(model: nn.Module, heads: HeadMap, repair: dict[str, Any]) -> dict[str, int]:
+    """Biases that projections did not have before, and how long they are; those of silenced sites are gone again."""
+    paths = [heads[site].output for site in repair["biases"]]
+    biases = {path: getattr(model.get_submodule(path), "bias", None) for path in paths}
+    return {path: len(bias) for path, bias in biases.items() if bias is not None}
 
 
 @contextmanager

@@ -55,7 +55,9 @@ def verify_type(model_type: str) -> Family:
     name = type(built.model).__name__
     try:
         heads = find_heads(built.model, built.batch)
-    except (ExampleError, UnsupportedModelError) as error:
+    except ExampleError as error:  # the batch, not the family
+        return Family("unbuilt", f"no example batch that it runs on could be made: {error}", name)
+    except UnsupportedModelError as error:
         return Family("refused", str(error), name)
     except Exception as error:  # a fault of ours: looking must not crash
         return Family("failed", f"{type(error).__name__}: {error}", name)

@@ -108,7 +108,10 @@ ODD: dict[str, dict[str, Any]] = {
     **_each(("blip-2", "instructblip", "instructblipvideo"), {"image_token_index": 90}),
     "chameleon": {"vocabulary_map": {"<image>": 4}},
     "canine": {"downsampling_rate": 2},
-    **_each(("levit", "mobilevit"), {"image_size": 128}),
+    "levit": {"image_size": 128},
+    "mobilevit": {"image_size": 128, "patch_size": 2},
+    "videoprism": {"vision_config": {"image_size": 36}},
+    "videoprism_vision_model": {"image_size": 36},
     **_each(("pvt", "pvt_v2"), {"image_size": 64}),
     **_each(("big_bird", "bigbird_pegasus"), {"attention_type": "original_full"}),
     "diffllama": {"num_attention_heads": 8, "num_key_value_heads": 4},
@@ -116,6 +119,14 @@ ODD: dict[str, dict[str, Any]] = {
     "bridgetower": {"text_config": {"hidden_size": 128}, "vision_config": {"hidden_size": 128}, "hidden_size": 128},
     "bros": {"hidden_size": 64},
     "lilt": {"hidden_size": 48},
+    "zamba": {"num_hidden_layers": 4, "layer_types": ["mamba", "hybrid"] * 2},  # they share one attention
+    "vjepa2": {"crop_size": 32, "frames_per_clip": 4, "patch_size": 16},
+    # Their values have as many heads as their queries.
+    **_each(("nemotron3_diarization_audio", "nemotron3_5_transcribe_asr_audio"), {"num_key_value_heads": 4}),
+    "nemotron3_diarization": {"audio_config": {"num_key_value_heads": 4}},
+    "nemotron3_5_transcribe_audio": {
+        "asr_config": {"num_key_value_heads": 4}, "diarization_config": {"audio_config": {"num_key_value_heads": 4}}
+    },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "bamba": {"attn_layer_indices": [1]},
     **_each(("granitemoehybrid", "nemotron_h"), {"layers_block_type": ["mamba", "attention"]}),
