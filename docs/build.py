@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"
 COMMANDS = (
     "inspect", "verify", "finetune", "train-mt", "train-lm", "evaluate", "score", "ablate", "curve", "gates",
-    "functions", "diff", "prune", "export", "run", "report", "demo",
+    "functions", "diff", "prune", "export", "run", "report", "bench leaderboard", "demo",
 )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def _member(name: str, value: object) -> list[str]:
 def cli() -> str:
     """What `--help` prints, command by command."""
     parts = [NOTE, "# Command line"]
-    for words in ((), *((command,) for command in COMMANDS)):
+    for words in ((), *(tuple(command.split()) for command in COMMANDS)):
         title = " ".join(("headprune", *words))
         parts += ["", f"## `{title}`", "", "```text", _help(words), "```"]
     return "\n".join(parts) + "\n"

@@ -113,6 +113,15 @@ def test_standalone_models_load_and_answer_without_headprune(tmp_path):
     assert len(hp.find_heads(loaded)) == 2
 
 
+def test_a_standalone_block_follows_its_width(tmp_path):
+    """TrOCR reshapes to the model's width: what corrects that is in the folder, too."""
+    model = tiny_model("trocr", auto=AutoModelForCausalLM)
+    hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("decoder.0:1", "decoder.1:0", "decoder.1:2"))
+    folder = hp.export(model, tmp_path / "trocr", format="standalone")
+    tell(folder, model)
+    answers_without_headprune([folder], tmp_path / "cache")
+
+
 def test_standalone_is_refused_where_it_has_nothing_to_build_on(tmp_path):
     """A model of ours, and one that was never pruned; nothing is written."""
     for model, told in (

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from headprune.masking import masked as masked
     from headprune.measuring import measure as measure
     from headprune.patterns import pattern as pattern
+    from headprune.recovery import recover_ as recover_
+    from headprune.recovery import search as search
     from headprune.scoring import score as score
     from headprune.selection import select as select
     from headprune.sites import find_heads as find_heads
@@ -76,6 +78,8 @@ _PUBLIC = {
     "find_heads": "headprune.sites",
     "masked": "headprune.masking",
     "pattern": "headprune.patterns",
+    "recover_": "headprune.recovery",
+    "search": "headprune.recovery",
     "score": "headprune.scoring",
     "select": "headprune.selection",
     "measure": "headprune.measuring",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from headprune.errors import MaskError, UnknownNameError
@@ -13,6 +13,7 @@ from headprune.registry import hint
 
 Per = Literal["model", "component", "site"]
 Normalize = Literal["site", "none"]
+Row = tuple[float | None, ...]  # of one site: a number for every head it has, by its original index
 
 
 def select(
@@ -49,21 +50,27 @@ def select(
     values = scores.normalized(normalize)
     gone: list[HeadId] = []
     for sites in _pools([site for site in heads if wanted is None or site.component in wanted], per):
-        pool = [members for site in sites for members in _units(site, unit, values[site.id])]
+        pool = [members for site in sites for members in units_of_site(site, unit, values[site.id])]
         amount = heads_to_prune(len(pool), prune=prune, keep=keep, rounding=rounding)
         off = [members for members in pool if start is not None and not any(head in start for head in members)]
         left = [members for members in pool if members not in off]
         spared = _protected(sites, left, values, at_least)
-        ranked = sorted((m for m in left if m not in spared), key=lambda members: _sum(members, values))
+        ranked = sorted((m for m in left if m not in spared), key=lambda members: worth(members, values))
         gone += [head for members in [*off, *ranked[: max(0, amount - len(off))]] for head in members]
     return HeadMask.full(heads).without(*gone)
+
+
+def units_of(heads: HeadMap, unit: Unit, scores: HeadScores, normalize: Normalize) -> list[tuple[HeadId, ...]]:
+    """What can go by itself: heads, groups that share keys and values, or one head of each group."""
+    values = scores.normalized(normalize)
+    return [members for site in heads for members in units_of_site(site, unit, values[site.id])]
 
 
 def pruning_order(scores: HeadScores, *, normalize: Normalize = "site") -> tuple[HeadId, ...]:
     """Every head, first to go first: `select(scores, prune=n)` takes the first n."""
     values = scores.normalized(normalize)
     heads = [(head,) for site in _plain_map(scores) for head in site.heads()]
-    return tuple(head for (head,) in sorted(heads, key=lambda members: _sum(members, values)))
+    return tuple(head for (head,) in sorted(heads, key=lambda members: worth(members, values)))
 
 
 def _pools(sites: list[Site], per: Per) -> list[list[Site]]:
@@ -75,7 +82,8 @@ def _pools(sites: list[Site], per: Per) -> list[list[Site]]:
     return [[site for site in sites if site.component == name] for name in dict.fromkeys(s.component for s in sites)]
 
 
-def _units(site: Site, unit: Unit, values: tuple[float | None, ...]) -> list[tuple[HeadId, ...]]:
+def units_of_site(site: Site, unit: Unit, values: Row) -> list[tuple[HeadId, ...]]:
+    """What can go by itself in one site; where one head of every group goes, the lowest go together."""
     if unit == "head":
         return [(head,) for head in site.heads()]
     if unit in ("group", "query") and site.num_kv_heads == site.num_heads:
@@ -89,20 +97,21 @@ def _units(site: Site, unit: Unit, values: tuple[float | None, ...]) -> list[tup
     return [tuple(HeadId(site.id, index) for index in sorted(row)) for row in zip(*ranked, strict=True)]
 
 
-def _sum(members: tuple[HeadId, ...], values: dict[str, tuple[float | None, ...]]) -> float:
+def worth(members: tuple[HeadId, ...], values: Mapping[str, Row]) -> float:
+    """The score of a unit: the sum of its heads'."""
     return sum(values[head.site][head.index] or 0.0 for head in members)
 
 
 def _protected(
     sites: list[Site],
     pool: list[tuple[HeadId, ...]],
-    values: dict[str, tuple[float | None, ...]],
+    values: dict[str, Row],
     at_least: int,
 ) -> set[tuple[HeadId, ...]]:
     """The best units of every site, as many as it takes to keep `at_least` heads there."""
     spared: set[tuple[HeadId, ...]] = set()
     for site in sites:
-        mine = sorted((m for m in pool if m[0].site == site.id), key=lambda members: _sum(members, values))
+        mine = sorted((m for m in pool if m[0].site == site.id), key=lambda members: worth(members, values))
         kept = 0
         for members in reversed(mine):
             if kept >= at_least:

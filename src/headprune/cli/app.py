@@ -10,6 +10,7 @@ import typer
 from headprune import __version__
 from headprune.cli import (
     ablate,
+    bench,
     curve,
     demo,
     diff,
@@ -54,6 +55,7 @@ app.command("prune")(prune.prune)
 app.command("run")(run.run)
 app.command("report")(report.report)
 app.command("demo")(demo.demo)
+app.add_typer(bench.bench, name="bench")
 
 
 def _version(show: bool) -> None:

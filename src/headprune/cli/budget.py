@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headprune.cli.taskdata import TaskData, described
 
 if TYPE_CHECKING:
-    from headprune.heads import HeadMap, HeadMask, HeadScores
+    from headprune.cli.calibrating import Calibration
+    from headprune.heads import HeadMask, HeadScores
 
 SHARES = [step / 20 for step in range(20)]  # 0 to 95 %
 
@@ -30,8 +31,11 @@ class Halves:
 class Budget:
     """Finds the furthest point within the drop on the validation half, and tells what it is on the test half."""
 
-    def __init__(self, model: Any, heads: HeadMap, examples: Halves, max_drop: float, at_least: int, unit: str) -> None:
-        self.model, self.heads, self.examples = model, heads, examples
+    def __init__(
+        self, calibration: Calibration, examples: Halves, max_drop: float, at_least: int, unit: str, recover: str | None
+    ) -> None:
+        self.calibration, self.examples, self.recover = calibration, examples, recover
+        self.model, self.heads = calibration.model, calibration.heads
         self.max_drop, self.at_least, self.unit = max_drop, at_least, unit
 
     def __call__(self, scores: HeadScores) -> HeadMask:
@@ -49,7 +53,8 @@ class Budget:
     def _score(self, mask: HeadMask, part: Any) -> Any:
         from headprune.tasks import evaluate
 
-        return evaluate(self.model, part, self.examples.task, mask=mask, heads=self.heads)
+        with self.calibration.repaired(mask, self.recover):
+            return evaluate(self.model, part, self.examples.task, mask=mask, heads=self.heads)
 
     def report(self, chosen: HeadMask) -> dict[str, Any]:
         from headprune.heads import HeadMask

@@ -5,48 +5,110 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from headprune.cli.options import amount
 from headprune.errors import FileFormatError, MaskError
 
 if TYPE_CHECKING:
+    from headprune.cli.calibrating import Calibration
     from headprune.heads import HeadMap, HeadMask, HeadScores
+
+
+BUDGETS = ("max_drop", "params", "macs", "speedup")
+AMOUNTS = ("prune", "keep", "pattern", *BUDGETS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The options as typed."""
+    """The options as typed. Every field is an option of `headprune prune`."""
 
-    mask: Path | None = None
-    heads: str | None = None
-    scores: Path | None = None
-    pattern: str | None = None
-    prune: str | None = None
-    keep: str | None = None
-    max_drop: float | None = None
-    per: str = "model"
-    at_least: int = 0
-    unit: str = "head"
-    seed: int = 0
+    mask: Annotated[Path | None, typer.Option(help="A mask file: the heads that stay.")] = None
+    heads: Annotated[str | None, typer.Option(help="Heads or sites that go, by name: encoder.3:7,encoder.5 …")] = None
+    scores: Annotated[Path | None, typer.Option(help="A scores file: the lowest heads go first.")] = None
+    method: Annotated[
+        str | None,
+        typer.Option(help="Score heads here, on --task, by this method; best: the strongest that was measured so far."),
+    ] = None
+    prune: Annotated[str | None, typer.Option(help="How many heads go: a share (50%) or a count (72).")] = None
+    keep: Annotated[str | None, typer.Option(help="How many heads stay: a share (50%) or a count (72).")] = None
+    pattern: Annotated[str | None, typer.Option(help="A pattern: 888444, 14/31/30, top:3, odd, one, …")] = None
+    max_drop: Annotated[
+        float | None, typer.Option(help="As many heads as go without losing more points than this on --task.")
+    ] = None
+    params: Annotated[
+        str | None, typer.Option(help="Parameters that the model may have left: a share (80%) or a count.")
+    ] = None
+    macs: Annotated[
+        str | None, typer.Option(help="MACs that a forward pass may take: a share (80%) or a count; see --length.")
+    ] = None
+    speedup: Annotated[
+        float | None, typer.Option(help="How many times as fast a forward pass becomes, measured on this machine.")
+    ] = None
+    batch: Annotated[int, typer.Option(help="--macs, --speedup: examples a forward pass.")] = 1
+    length: Annotated[int, typer.Option(help="--macs, --speedup: tokens an example.")] = 128
+    uniform: Annotated[
+        bool, typer.Option("--uniform", help="Every site keeps the same number, as export --format plain needs.")
+    ] = False
+    per: Annotated[str, typer.Option(help="What a share is taken of: model, component or site.")] = "model"
+    at_least: Annotated[int, typer.Option(help="Heads that every site keeps.")] = 0
+    unit: Annotated[
+        str, typer.Option(help="What goes together: head, group (KV group) or query (one head a group).")
+    ] = "head"
+    gqa: Annotated[str | None, typer.Option(help="How grouped-query attention may shrink: group, query or expand.")] = (
+        None
+    )
+    recover: Annotated[
+        str | None,
+        typer.Option(help="Repair without training: least-squares, bias, rescale; or none, with --method best."),
+    ] = None
+    calibration: Annotated[
+        int, typer.Option(help="Training examples of --task to score on and to repair with; 0: all.")
+    ] = 512
+
+    @property
+    def repair(self) -> str | None:
+        """The repair that is meant: the best order comes with one."""
+        if self.recover is None and self.method == "best":
+            return "least-squares"
+        return None if self.recover == "none" else self.recover
 
     def check(self) -> None:
         """One way of choosing, and no more."""
-        amounts = [name for name in ("prune", "keep", "max_drop", "pattern") if getattr(self, name) is not None]
+        amounts = [name for name in AMOUNTS if getattr(self, name) is not None]
         if self.mask is not None or self.heads is not None:
-            if amounts or self.scores is not None or (self.mask is not None and self.heads is not None):
+            ordered = self.scores is not None or self.method is not None
+            if amounts or ordered or (self.mask is not None and self.heads is not None):
                 raise MaskError("--mask and --heads say it all: give one of them alone.")
         elif len(amounts) != 1:
             raise MaskError(
-                "Say which heads go with one of --mask, --heads, --prune, --keep, --pattern or --max-drop "
-                "(with --scores the lowest go, without them a random choice)."
+                "Say which heads go with one of --mask, --heads, --prune, --keep, --pattern, --max-drop, --params, "
+                "--macs or --speedup (with --method or --scores the lowest go, without them a random choice)."
             )
-        if self.max_drop is not None and self.scores is None:
-            raise MaskError("--max-drop needs an order to prune in: give --scores.")
+        if self.scores is not None and self.method is not None:
+            raise MaskError("--scores and --method both say in which order heads go: give one of them.")
+        shared = [name for name in ("prune", "keep", "params", "macs", "speedup") if getattr(self, name) is not None]
+        if self.uniform and not (shared and (self.scores is not None or self.method is not None)):
+            raise MaskError("--uniform needs --method or --scores, and --prune, --keep, --params, --macs or --speedup.")
+        needing = [name for name in BUDGETS if getattr(self, name) is not None]
+        if needing and self.scores is None and self.method is None:
+            option = needing[0].replace("_", "-")
+            raise MaskError(f"--{option} needs an order to prune in: give --method or --scores.")
+
+    @property
+    def needs_data(self) -> bool:
+        return any(value is not None for value in (self.method, self.repair, self.max_drop))
 
 
 def choose(
-    choice: Choice, found: HeadMap, budget: Callable[[HeadScores], HeadMask] | None = None
+    choice: Choice,
+    model: Any,
+    found: HeadMap,
+    seed: int,
+    calibration: Calibration | None = None,
+    budget: Callable[[HeadScores], HeadMask] | None = None,
 ) -> tuple[HeadMask, str]:
     """The mask, and in words how it was chosen. `budget` finds the furthest mask within --max-drop."""
     from headprune.heads import HeadMask
@@ -56,23 +118,55 @@ def choose(
     if choice.heads is not None:
         names = [name.strip() for name in choice.heads.split(",") if name.strip()]
         return HeadMask.full(found).without(*names), "name"
-    scores = read_scores(choice.scores) if choice.scores is not None else None
-    by = f"{scores.method} on {scores.data or 'unnamed data'}" if scores is not None else f"chance, seed {choice.seed}"
-    if choice.pattern is not None:
-        from headprune.patterns import pattern
-
-        return pattern(found, choice.pattern, scores=scores, seed=choice.seed), f"pattern {choice.pattern} by {by}"
-    if choice.max_drop is not None and scores is not None and budget is not None:
-        return budget(scores), f"{by}, as far as {choice.max_drop} points of drop allow"
     how: dict[str, Any] = {"unit": choice.unit}
     how |= {name: amount(text) for name in ("prune", "keep") if (text := getattr(choice, name)) is not None}
     share = f"prune {choice.prune}" if choice.prune is not None else f"keep {choice.keep}"
+    plain = choice.per == "model" and not choice.uniform
+    if choice.method is not None and calibration is not None and len(how) > 1 and plain:
+        chosen = calibration.search(choice.method, choice.repair, at_least=choice.at_least, **how)
+        return chosen, f"{share} by {choice.method} on {calibration.name}, unit {choice.unit}"
+    scores = _scores(choice, calibration)
+    by = f"{scores.method} on {scores.data or 'unnamed data'}" if scores is not None else f"chance, seed {seed}"
+    if choice.pattern is not None:
+        from headprune.patterns import pattern
+
+        return pattern(found, choice.pattern, scores=scores, seed=seed), f"pattern {choice.pattern} by {by}"
+    if choice.max_drop is not None and scores is not None and budget is not None:
+        return budget(scores), f"{by}, as far as {choice.max_drop} points of drop allow"
+    if scores is not None and (costly := _within_costs(choice, model, found, scores)) is not None:
+        return costly[0], f"{by}, {costly[1]}"
     if scores is None:
-        return HeadMask.random(found, seed=choice.seed, **how), f"{share} by {by}, unit {choice.unit}"
+        return HeadMask.random(found, seed=seed, **how), f"{share} by {by}, unit {choice.unit}"
     from headprune.selection import select
 
-    chosen = select(scores, found, normalize=scores.view, per=choice.per, at_least=choice.at_least, **how)  # type: ignore[arg-type]
+    per = "site" if choice.uniform else choice.per
+    chosen = select(scores, found, normalize=scores.view, per=per, at_least=choice.at_least, **how)  # type: ignore[arg-type]
     return chosen, f"{share} by {by}, unit {choice.unit}"
+
+
+def _scores(choice: Choice, calibration: Calibration | None) -> HeadScores | None:
+    if choice.scores is not None:
+        return read_scores(choice.scores)
+    return calibration.scores(choice.method) if choice.method is not None and calibration is not None else None
+
+
+def _within_costs(choice: Choice, model: Any, found: HeadMap, scores: HeadScores) -> tuple[HeadMask, str] | None:
+    """--params, --macs and --speedup: what heads cost here, and the mask that loses least within the budget."""
+    from headprune.costs import mask_for_budget, mask_for_speedup
+
+    ways: Any = {name: getattr(choice, name) for name in ("unit", "at_least", "uniform", "gqa", "batch", "length")}
+    if choice.speedup is not None:
+        hit = mask_for_speedup(model, scores, found, choice.speedup, **ways)
+        low, high = hit.spread
+        told = f"{choice.speedup} times as fast asked for, {hit.speedup:.2f} measured ({low:.2f} to {high:.2f})"
+        return hit.mask, told
+    if choice.params is not None:
+        return mask_for_budget(
+            model, scores, found, "parameters", amount(choice.params), **ways
+        ), "--params " + choice.params
+    if choice.macs is not None:
+        return mask_for_budget(model, scores, found, "macs", amount(choice.macs), **ways), "--macs " + choice.macs
+    return None
 
 
 def read_scores(path: Path) -> HeadScores:

@@ -18,25 +18,27 @@ def export(
         str,
         typer.Option(
             "--format",
-            help="plain: an ordinary checkpoint, if every layer keeps as many heads; standalone: with its own code.",
+            help="plain: an ordinary checkpoint, if every layer keeps as many heads; standalone: with its own code; "
+            "onnx: for onnxruntime and others.",
         ),
     ] = "plain",
+    int8: Annotated[bool, typer.Option("--int8", help="onnx: with quantised weights, too.")] = False,
     json: Json = False,
     device: Device = "cpu",
     trust_remote_code: RemoteCode = False,
 ) -> None:
     """Write a pruned model so that it loads without headprune."""
     check_writable(out)
-    from headprune.cli.prune import copy_companions, keep_card
+    from headprune.cli.prune import copy_companions, kept_card
     from headprune.exporting import export as export_model
     from headprune.exporting import formats
 
     formats[kind]  # an unknown one is told before a model is loaded
     loaded = load_model(model, device, trust_remote_code=trust_remote_code)
-    keep_card(Path(model), out)
-    export_model(loaded, out, kind)
+    with kept_card(Path(model), out):
+        export_model(loaded, out, kind, int8=int8)
     copy_companions(Path(model), out)
-    size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
+    size = sum(path.stat().st_size for path in out.glob("*.onnx*" if kind == "onnx" else "*.safetensors"))
     if json:
         typer.echo(json_module.dumps({"format": kind, "bytes": size, "out": str(out)}, indent=1))
         return

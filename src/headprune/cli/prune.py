@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json as json_module
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headprune.cli.budget import Budget, Halves
+from headprune.cli.calibrating import Calibration
 from headprune.cli.choosing import Choice, choose
 from headprune.cli.options import Device, Json, Model, RemoteCode, Seed, check_writable, load_model, progress
 from headprune.cli.taskdata import TaskOptions, padded_as, takes_task
+from headprune.cli.widening import takes
 from headprune.errors import MaskError
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
@@ -21,27 +25,12 @@ WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", "
 
 
 @takes_task(task=None)
+@takes(Choice, "choice")
 def prune(
     model: Model,
     data: TaskOptions,
+    choice: Choice,
     out: Annotated[Path | None, typer.Option(help="Folder for the smaller model.")] = None,
-    mask: Annotated[Path | None, typer.Option(help="A mask file: the heads that stay.")] = None,
-    heads: Annotated[str | None, typer.Option(help="Heads or sites that go, by name: encoder.3:7,encoder.5 …")] = None,
-    scores: Annotated[Path | None, typer.Option(help="A scores file: the lowest heads go first.")] = None,
-    prune: Annotated[str | None, typer.Option(help="How many heads go: a share (50%) or a count (72).")] = None,
-    keep: Annotated[str | None, typer.Option(help="How many heads stay: a share (50%) or a count (72).")] = None,
-    pattern: Annotated[str | None, typer.Option(help="A pattern: 888444, 14/31/30, top:3, odd, one, …")] = None,
-    max_drop: Annotated[
-        float | None, typer.Option(help="As many heads as go without losing more points than this on --task.")
-    ] = None,
-    per: Annotated[str, typer.Option(help="What a share is taken of: model, component or site.")] = "model",
-    at_least: Annotated[int, typer.Option(help="Heads that every site keeps.")] = 0,
-    unit: Annotated[
-        str, typer.Option(help="What goes together: head, group (KV group) or query (one head a group).")
-    ] = "head",
-    gqa: Annotated[
-        str | None, typer.Option(help="How grouped-query attention may shrink: group, query or expand.")
-    ] = None,
     empty_site: Annotated[
         str, typer.Option(help="A site without heads: bias (keeps its output bias) or skip (adds nothing).")
     ] = "bias",
@@ -54,10 +43,6 @@ def prune(
     """Remove heads, check that the model answers as if they were masked, and save it."""
     if (out is None) == (not dry_run):
         raise MaskError("Say where the smaller model goes with --out, or ask for --dry-run.")
-    choice = Choice(
-        mask=mask, heads=heads, scores=scores, pattern=pattern, prune=prune, keep=keep, max_drop=max_drop, per=per,
-        at_least=at_least, unit=unit, seed=seed,
-    )  # fmt: skip
     choice.check()
     if out is not None:
         check_writable(out)
@@ -65,20 +50,14 @@ def prune(
     from headprune.surgery.plan import plan
     from headprune.surgery.prune import perform
 
-    ways: Any = {"gqa": gqa, "empty_site": empty_site}
+    ways: Any = {"gqa": choice.gqa, "empty_site": empty_site}
     with progress(4) as step:
         step("loading the model")
         loaded = load_model(model, device, trust_remote_code=trust_remote_code)
         step("choosing heads")
         found = find_heads(loaded)
-        budget = None
-        if max_drop is not None:
-            if data.task is None:
-                raise MaskError("--max-drop needs --task: points of what?")
-            opened = data.open(model)
-            padded_as(loaded, opened.processor)
-            budget = Budget(loaded, found, Halves(opened, seed), max_drop, at_least, unit)
-        chosen, how = choose(choice, found, budget)
+        calibrated, budget = _examples(choice, data, model, loaded, found, seed)
+        chosen, how = choose(choice, loaded, found, seed, calibrated, budget)
         step("counting")
         planned = plan(loaded, chosen, **ways)
         result: dict[str, Any] = {**planned.to_dict(), "by": how, "difference": None, "out": None}
@@ -86,9 +65,11 @@ def prune(
             result["budget"] = budget.report(chosen)
         if out is not None:
             step("removing heads")
+            if calibrated is not None and choice.repair is not None:
+                result["recovery"] = calibrated.repair(chosen, choice.repair).to_dict()
             outcome = perform(loaded, chosen, **ways, about={"by": how})
-            keep_card(Path(model), out)
-            loaded.save_pretrained(out)  # type: ignore[operator]
+            with kept_card(Path(model), out):
+                loaded.save_pretrained(out)  # type: ignore[operator]
             copy_companions(Path(model), out)
             result |= {"difference": outcome.difference.largest if outcome.difference else 0.0, "out": str(out)}
     if json:
@@ -99,7 +80,31 @@ def prune(
     if dry_run:
         typer.echo(str(planned).replace(planned.summary(), f"would remove {planned.summary()}"))
     else:
-        typer.echo(f"removed {planned.summary()}; outputs equal the masked model ({result['difference']:.0e})")
+        left = result["recovery"]["error_left"] if choice.repair else 0.0
+        repaired = f"; {choice.repair}: {left:.0%} of the error left" if choice.repair else ""
+        equal = f"outputs equal the masked model ({result['difference']:.0e})"
+        typer.echo(f"removed {planned.summary()}{repaired}; {equal}")
+
+
+def _examples(
+    choice: Choice, data: TaskOptions, name: str, model: Any, heads: Any, seed: int
+) -> tuple[Calibration | None, Budget | None]:
+    """What choosing and repairing need of a task: training examples, and the halves of the dev set for --max-drop."""
+    if not choice.needs_data:
+        return None, None
+    if data.task is None:
+        raise MaskError("--method, --recover and --max-drop need --task: on what?")
+    opened = data.open(name)
+    padded_as(model, opened.processor)
+    calibration = Calibration(model, heads, [], "")
+    if choice.method is not None or choice.repair is not None:
+        rows = opened.examples("train", choice.calibration, seed)
+        told = f"{len(rows)} examples of {opened.task.name}, train"
+        calibration = Calibration(model, heads, opened.batches(rows), told, seed)
+    if choice.max_drop is None:
+        return calibration, None
+    halves = Halves(opened, seed)
+    return calibration, Budget(calibration, halves, choice.max_drop, choice.at_least, choice.unit, choice.repair)
 
 
 def copy_companions(source: Path, target: Path) -> None:
@@ -121,12 +126,23 @@ def copy_companions(source: Path, target: Path) -> None:
         shutil.copyfile(path, target / relative)
 
 
-def keep_card(source: Path, target: Path) -> None:
-    """The source's model card, to which saving adds what was removed."""
-    card = source / "README.md"
+@contextmanager
+def kept_card(source: Path, target: Path) -> Iterator[None]:
+    """The source's model card is there while saving adds what was removed; taken away again if saving fails."""
+    card, copied = source / "README.md", False
+    was_there = target.exists()
     if card.is_file() and not (target / "README.md").exists():
         target.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(card, target / "README.md")
+        copied = True
+    try:
+        yield
+    except BaseException:
+        if copied:
+            (target / "README.md").unlink(missing_ok=True)
+            if not was_there and not any(target.iterdir()):
+                target.rmdir()
+        raise
 
 
 def _save_tokenizer(name: str, target: Path) -> None:

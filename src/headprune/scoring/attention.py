@@ -62,7 +62,7 @@ def _mean_over_queries(job: Job, method: str, summary: Callable[[Tensor], Tensor
                 maps = _without_end(maps, batch, site, job)
             values = summary(maps).transpose(1, 2)  # (batch, queries, heads)
             values = values.reshape(batch_rows(batch), -1, site.num_heads)  # windows of one image belong together
-            weights = real_positions(batch, site.component, values)
+            weights = real_positions(batch, site.component, values, has_encoder=job.has_encoder)
             sums.add(site.id, (values * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True).clamp_min(1))
     return sums.scores(method, exclude_end=exclude_end)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headprune.errors import MaskError
+from headprune.heads import Site
 from headprune.masking import masked
 from headprune.scoring.job import Job, batch_rows, single_examples
 
@@ -26,6 +27,18 @@ def example_gradients(job: Job, batch: Mapping[str, Any]) -> Gradients:
     except MaskError:
         parts = [_gradients(job, example, ()) for example in single_examples(batch)]
         return {site: torch.stack([part[site] for part in parts]) for site in parts[0]}
+
+
+def with_gradients(
+    total: Tensor, contexts: Mapping[str, list[Tensor]], sites: Sequence[Site]
+) -> dict[str, list[tuple[Tensor, Tensor]]]:
+    """What output projections received, each with the gradient of a loss: site -> one pair a call."""
+    flat = [(site.id, context) for site in sites for context in contexts[site.id]]
+    grads = torch.autograd.grad(total, [context for _, context in flat], allow_unused=True, materialize_grads=True)
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {site.id: [] for site in sites}
+    for (name, context), grad in zip(flat, grads, strict=True):
+        found[name].append((context.detach(), grad))
+    return found
 
 
 def batch_gradients(job: Job, batch: Mapping[str, Any]) -> Gradients:

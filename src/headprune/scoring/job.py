@@ -37,9 +37,14 @@ class Job:
     def answer(self, batch: Mapping[str, Any]) -> Any:
         """The model's answer where no loss is wanted. Encoder-decoders make their decoder inputs from the labels."""
         inputs = model_inputs(batch)
-        if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
+        if self.has_encoder:
             return self.model(**inputs)
         return self.model(**{name: value for name, value in inputs.items() if name != "labels"})
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether the model reads one text and writes another."""
+        return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
 
     def example_losses(self, batch: Mapping[str, Any]) -> Tensor:
         return self.loss(self.model(**model_inputs(batch)), batch)  # (batch,)

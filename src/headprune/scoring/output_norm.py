@@ -6,8 +6,8 @@ import torch
 
 from headprune.heads import HeadScores
 from headprune.hooks import captured_inputs
-from headprune.scoring.job import HeadSums, Job, batch_rows
-from headprune.scoring.positions import real_positions
+from headprune.scoring.job import HeadSums, Job
+from headprune.scoring.positions import by_example, real_positions
 from headprune.scoring.registry import scorers
 from headprune.sites import projections
 
@@ -26,12 +26,11 @@ def output_norm(job: Job) -> HeadScores:
         with torch.no_grad(), captured_inputs(job.model, modules) as contexts:
             job.answer(batch)
         for site in sites:
-            context = contexts[site.id].movedim(site.batch_axis, 0)
-            split = context.unflatten(-1, (site.num_heads, -1))  # (batch, positions, heads, width)
             columns = projections.matrix(modules[site.id]).unflatten(-1, (site.num_heads, -1))
-            written = torch.einsum("...hw,ohw->...ho", split, columns).norm(dim=-1)  # (batch, positions, heads)
-            if written.shape[0] != batch_rows(batch) or written.dim() != 3:
-                written = written.reshape(batch_rows(batch), -1, site.num_heads)  # windows of one image belong together
-            weights = real_positions(batch, site.component, written)  # (batch, positions)
-            sums.add(site.id, (written * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True).clamp_min(1))
+            for context in contexts[site.id]:
+                split = context.unflatten(-1, (site.num_heads, -1))  # (…, heads, width)
+                written = torch.einsum("...hw,ohw->...ho", split, columns).norm(dim=-1)  # (…, heads)
+                written = by_example(batch, site, written)  # (batch, positions, heads)
+                weights = real_positions(batch, site.component, written, has_encoder=job.has_encoder)
+                sums.add(site.id, (written * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True).clamp_min(1))
     return sums.scores("output-norm")

@@ -57,7 +57,7 @@ def _flows(job: Job, example: Mapping[str, Any], modules: Mapping[str, Any], alp
         raise UnsupportedModelError("Relevance starts from logits, and this model has none. Load it with a head.")
     start = _start(logits, example)
     ends = [*embedded, *(value for value in inputs.values() if _is_signal(value))]
-    wanted = [contexts[name] for name in modules]
+    wanted = [contexts[name][-1] for name in modules]
     flows = torch.autograd.grad(logits, [*wanted, *ends], start, allow_unused=True, materialize_grads=True)
     arrived = sum(float(flow.sum()) for flow in flows[len(wanted) :])
     if abs(arrived - 1.0) > ALLOWED_GAP:

@@ -8,7 +8,7 @@ from headprune.errors import UnknownNameError
 from headprune.heads import HeadScores
 from headprune.hooks import captured_inputs
 from headprune.registry import hint
-from headprune.scoring.gradients import batch_gradients, example_gradients
+from headprune.scoring.gradients import batch_gradients, example_gradients, with_gradients
 from headprune.scoring.job import HeadSums, Job, batch_rows
 from headprune.scoring.registry import scorers
 
@@ -51,10 +51,9 @@ def _by_token(job: Job) -> HeadScores:
         modules = {site.id: job.model.get_submodule(site.output) for site in sites}
         with torch.enable_grad(), captured_inputs(job.model, modules) as contexts:
             loss = job.example_losses(batch).sum() / batch_rows(batch)
-        grads = torch.autograd.grad(loss, [contexts[s.id] for s in sites], allow_unused=True, materialize_grads=True)
-        for site, grad in zip(sites, grads, strict=True):
-            context = contexts[site.id]
-            dots = (context * grad).detach().unflatten(-1, (site.num_heads, -1)).sum(-1)  # (…, heads)
-            moved = dots.flatten(0, -2)
-            sums.add(site.id, moved[moved.abs().sum(-1) > 0].abs())
+        for site, pairs in with_gradients(loss, contexts, sites).items():
+            for context, grad in pairs:
+                dots = (context * grad).unflatten(-1, (job.heads[site].num_heads, -1)).sum(-1)  # (…, heads)
+                moved = dots.flatten(0, -2)
+                sums.add(site, moved[moved.abs().sum(-1) > 0].abs())
     return sums.scores("sensitivity", reduction="token")

@@ -1,0 +1,104 @@
+"""How many heads each site keeps, for a budget of parameters, MACs or time, at the least loss of score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from headprune.errors import MaskError
+from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores
+from headprune.heads.mask import Unit
+from headprune.selection import Normalize, units_of, worth
+
+BINS = 4096  # into which a budget is divided: a solution is within one of them per site
+
+Table = Mapping[str, Sequence[float]]  # site -> what it costs with 0, 1, 2 … units
+
+
+def within(
+    scores: HeadScores,
+    heads: HeadMap,
+    costs: Table,
+    limit: float,
+    *,
+    unit: Unit = "head",
+    at_least: int = 0,
+    normalize: Normalize | None = None,
+    uniform: bool = False,
+) -> HeadMask:
+    """The mask whose sites cost at most `limit` together and whose removed units have the smallest scores in sum.
+
+    `costs` has for every site what it costs with 0, 1, 2 … of its units. `uniform` keeps the same number in every
+    site, as plain checkpoints need.
+    """
+    view = normalize or scores.view
+    values = scores.normalized(view)
+    ranked: dict[str, list[tuple[HeadId, ...]]] = {site.id: [] for site in heads}
+    for members in units_of(heads, unit, scores, view):
+        ranked[members[0].site].append(members)
+    for members_of_site in ranked.values():
+        members_of_site.sort(key=lambda members: worth(members, values), reverse=True)
+    lowest = min((worth(unit_, values) for units in ranked.values() for unit_ in units), default=0.0)
+    losses = {  # of what is above the lowest: no unit is worth less than nothing, so none goes for its own sake
+        site: [sum(worth(unit_, values) - lowest for unit_ in units[count:]) for count in range(len(units) + 1)]
+        for site, units in ranked.items()
+    }
+    for site, units in ranked.items():
+        if len(costs[site]) != len(units) + 1:
+            raise MaskError(f"The costs of {site} are for {len(costs[site]) - 1} units; it has {len(units)}.")
+        floor = next((n for n in range(len(units) + 1) if sum(map(len, units[:n])) >= at_least), len(units))
+        losses[site] = [math.inf if n < floor else loss for n, loss in enumerate(losses[site])]
+    counts = _same_everywhere(losses, costs, limit) if uniform else _cheapest(losses, costs, limit)
+    kept = {
+        site: sorted(head.index for unit_ in units[: counts.get(site, 0)] for head in unit_)
+        for site, units in ranked.items()
+    }
+    return HeadMask.from_dict(heads, kept)
+
+
+def _cheapest(losses: Table, costs: Table, limit: float) -> dict[str, int]:
+    """One count for each site with the least loss in all: dynamic programming over a budget in equal bins."""
+    least = sum(min(c for c, loss in zip(costs[site], losses[site], strict=True) if loss < math.inf) for site in losses)
+    if least > limit:
+        raise MaskError(
+            f"The budget cannot be met: with as few heads as allowed the sites still cost {least:.4g}, and "
+            f"{limit:.4g} is left for them."
+        )
+    if sum(costs[site][-1] for site in losses) <= limit:
+        return {site: len(row) - 1 for site, row in losses.items()}
+    fewest = {site: next(n for n, loss in enumerate(row) if loss < math.inf) for site, row in losses.items()}
+    if limit <= 0:
+        return fewest
+    size = limit / BINS
+    best: list[float] = [0.0] * (BINS + 1)  # least loss of the sites so far, within so many bins
+    choices: list[list[int]] = []
+    for site, site_losses in losses.items():
+        taken = [math.ceil(cost / size - 1e-9) for cost in costs[site]]
+        new, chosen = [math.inf] * (BINS + 1), [-1] * (BINS + 1)
+        for count, (bins, loss) in enumerate(zip(taken, site_losses, strict=True)):
+            for room in range(max(0, bins), BINS + 1):
+                total = best[room - bins] + loss
+                if total < new[room]:
+                    new[room], chosen[room] = total, count
+        best = new
+        choices.append(chosen)
+    if best[BINS] == math.inf:  # rounding up each site's cost to whole bins was too much
+        return fewest
+    counts, room = {}, BINS
+    for site, chosen in reversed(list(zip(losses, choices, strict=True))):
+        counts[site] = chosen[room]
+        room -= math.ceil(costs[site][chosen[room]] / size - 1e-9)
+    return counts
+
+
+def _same_everywhere(losses: Table, costs: Table, limit: float) -> dict[str, int]:
+    """The largest number of units that every site can keep."""
+    losses = {site: row for site, row in losses.items() if len(row) > 1}  # emptied sites have nothing to keep
+    most = {len(row) - 1 for row in losses.values()}
+    if len(most) != 1:
+        raise MaskError("The sites do not have equally many heads to begin with: they cannot keep the same number.")
+    for count in range(most.pop(), -1, -1):
+        allowed = all(row[count] < math.inf for row in losses.values())
+        if allowed and sum(costs[site][count] for site in losses) <= limit:
+            return dict.fromkeys(losses, count)
+    raise MaskError("The budget cannot be met with the same number of heads in every site.")

@@ -1,0 +1,175 @@
+"""The leaderboard: which way of choosing and repairing heads loses least, as cells in a file and as a page."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headprune.errors import FileFormatError
+from headprune.heads.files import write_text
+
+SEEDS = (1, 2, 3)
+RECOVERIES = ("none", "least-squares")
+ORDERS = (
+    "random", "magnitude", "output-norm", "confidence", "entropy", "relevance", "sensitivity", "fisher",
+    "fisher-block", "ablation", "all-but-one", "reconstruction", "residual", "best",
+)  # fmt: skip
+BASELINE = ("sensitivity", "none")  # Michel et al.
+CLASSIFIERS = (("minilm", "sst2"), ("minilm", "mrpc"), ("minilm", "cola"), ("mpnet", "sst2"))
+LANGUAGE_MODELS = (("smollm2", "wikitext2"),)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One cell: what is pruned how, and how much of it."""
+
+    model: str
+    data: str
+    method: str
+    recover: str
+    prune: float
+    epochs: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}/{self.data}/{self.method}/{self.recover}/{self.prune:.2f}/{self.epochs}/{self.seed}"
+
+    @property
+    def unit(self) -> str:
+        """Language models here share keys and values among heads: whole groups go."""
+        return "group" if (self.model, self.data) in LANGUAGE_MODELS else "head"
+
+
+def specs() -> list[Spec]:
+    """Every cell without training, Michel et al.'s order of each first: the others are compared with it."""
+    found = []
+    for model, data in (*CLASSIFIERS, *LANGUAGE_MODELS):
+        shares = (1 / 3, 2 / 3) if (model, data) in LANGUAGE_MODELS else (0.25, 0.5, 0.75)
+        ways = [(method, recover) for method in ORDERS for recover in RECOVERIES if method != "best"]
+        ways += [("sensitivity", "bias"), ("sensitivity", "rescale"), ("best", "least-squares")]
+        ways.sort(key=lambda way: way != BASELINE)
+        found += [
+            Spec(model, data, method, recover, share, 0, seed)
+            for seed in SEEDS
+            for share in shares
+            for method, recover in ways
+        ]
+    return found
+
+
+def read_cells(path: Path) -> list[dict[str, Any]]:
+    """The cells of a file; none if there is no file yet."""
+    if not path.exists():
+        return []
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))
+        for cell in cells:
+            spec_of(cell)
+            float(cell["score"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FileFormatError(f"The leaderboard '{path}' cannot be read ({type(error).__name__}: {error}).") from error
+    return list(cells)
+
+
+def write_cells(path: Path, cells: Iterable[Mapping[str, Any]]) -> None:
+    order = {spec.name: number for number, spec in enumerate(specs())}
+    ordered = sorted(cells, key=lambda cell: order.get(spec_of(cell).name, len(order)))
+    write_text(path, json.dumps(list(ordered), indent=1) + "\n")
+
+
+def spec_of(cell: Mapping[str, Any]) -> Spec:
+    return Spec(
+        str(cell["model"]), str(cell["data"]), str(cell["method"]), str(cell["recover"]), float(cell["prune"]),
+        int(cell["epochs"]), int(cell["seed"]),
+    )  # fmt: skip
+
+
+def cell(spec: Spec, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec and what was measured, as the file has it."""
+    return {**asdict(spec), **measured}
+
+
+def page(cells: Sequence[Mapping[str, Any]]) -> str:
+    """docs/leaderboard.md."""
+    lines = [
+        "<!-- made by `headprune bench leaderboard --page`; do not edit -->",
+        "# Leaderboard: half of the heads, no training, and what it costs",
+        "",
+        "Every way of choosing heads, with and without repair, at the same number of heads. Mean over calibration "
+        "seeds ± the half width of its 95 % interval (Student's t; none for a single seed). Scores are on the dev set, "
+        "which no method has seen; scoring and repair use examples of the training set. Seconds are for choosing and "
+        "repairing, without evaluation, on two cores. `headprune bench leaderboard --cell NAME` computes a cell again.",
+    ]
+    for model, data in dict.fromkeys((c["model"], c["data"]) for c in cells):
+        mine = [c for c in cells if (c["model"], c["data"]) == (model, data)]
+        lines += ["", f"## {model}, {data}", "", *_table(mine)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    shares = sorted({float(c["prune"]) for c in cells})
+    metric = str(cells[0]["metric"])
+    is_share = metric != "perplexity"
+    full = statistics.mean(float(c["full"]) for c in cells)
+    nll = statistics.mean(float(c["nll_full"]) for c in cells)
+    names = [f"{share:.0%} of heads gone" for share in shares]
+    lines = [
+        f"With all heads: {metric} {_shown(full, is_share)}, log-loss {nll:.4f}.",
+        "",
+        "| order | repair | " + " | ".join(f"{name} | log-loss" for name in names) + " | seconds | seeds |",
+        "|---|---|" + "---:|---:|" * len(shares) + "---:|---:|",
+    ]
+    rows = []
+    for method, recover in dict.fromkeys((c["method"], c["recover"]) for c in cells):
+        mine = [c for c in cells if (c["method"], c["recover"]) == (method, recover)]
+        parts, sort_by = [], 0.0
+        for share in shares:
+            here = [c for c in mine if float(c["prune"]) == share]
+            if not here:
+                parts.append("| | ")
+                continue
+            scores = [float(c["score"]) for c in here]
+            parts.append(f"| {_spread(scores, is_share)} | {statistics.mean(float(c['nll']) for c in here):.4f} ")
+            sort_by = statistics.mean(scores)
+        seconds = statistics.median(float(c["seconds"]) for c in mine)
+        seeds = len({c["seed"] for c in mine})
+        row = f"| {method} | {recover} {''.join(parts)}| {seconds:.1f} | {seeds} |"
+        rows.append((sort_by if is_share else -sort_by, row))
+    lines += [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
+    return [*lines, *_against(cells)]
+
+
+def _against(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """`best` against Michel et al.'s order, by paired intervals over dev examples."""
+    compared = [c for c in cells if c["method"] == "best" and c.get("against")]
+    if not compared:
+        return []
+    lines = [
+        "",
+        "`best` against sensitivity without repair (Michel et al.), same number of heads, paired over examples:",
+    ]
+    for c in compared:
+        gap = c["against"]
+        low, high = gap["interval"]
+        lines.append(f"- {float(c['prune']):.0%}, seed {c['seed']}: {gap['change']:+.4f} ({low:+.4f} to {high:+.4f})")
+    return lines
+
+
+def _spread(values: Sequence[float], is_share: bool) -> str:
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return _shown(mean, is_share)
+    from scipy import stats
+
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    return f"{_shown(mean, is_share)} ± {_shown(half, is_share)}"
+
+
+def _shown(value: float, is_share: bool) -> str:
+    return f"{100 * value:.2f}" if is_share else f"{value:.2f}"

@@ -1,0 +1,108 @@
+"""What the heads of a site write on calibration data: first and second moments, in float64 and bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headprune.errors import DataError
+from headprune.heads import HeadMask, Site
+from headprune.hooks import StopForward, heard_inputs
+from headprune.masking import masked
+from headprune.scoring.job import Job
+from headprune.scoring.positions import real_rows
+
+
+@dataclass
+class Moments:
+    """Sums over rows of an output projection's input: their number, the rows, their outer products."""
+
+    count: float = 0.0
+    total: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))  # (width,)
+    second: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))  # (width, width)
+
+    def add(self, rows: Tensor) -> None:
+        """More rows, (rows, width)."""
+        exact = rows.detach().cpu().double()
+        if not len(self.total):
+            self.total = torch.zeros(exact.shape[1], dtype=torch.float64)
+            self.second = torch.zeros(exact.shape[1], exact.shape[1], dtype=torch.float64)
+        self.count += len(exact)
+        self.total += exact.sum(0)
+        self.second += exact.T @ exact
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total / self.count
+
+    def products(self, *, centred: bool) -> Tensor:
+        """The mean outer product of rows, or their covariance: (width, width)."""
+        products = self.second / self.count
+        return products - torch.outer(self.mean, self.mean) if centred else products
+
+
+def site_order(job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]]) -> list[Site]:
+    """Sites as the forward pass comes to them: a decoder's self- and cross-attention take turns.
+
+    Batches are run until every site was heard: some may have no pictures.
+    """
+    order: dict[str, None] = {}
+    modules = {site.id: job.model.get_submodule(site.output) for site in sites}
+    with torch.no_grad(), heard_inputs(job.model, modules, lambda name, inputs: order.setdefault(name)):
+        for batch in batches:
+            if len(order) == len(sites):
+                break
+            job.answer(batch)
+    missing = [site.id for site in sites if site.id not in order]
+    if missing:
+        raise DataError(f"{missing[0]} is not reached by any batch of the calibration data: pass data that it sees.")
+    by_id = {site.id: site for site in sites}
+    return [by_id[name] for name in order]
+
+
+def moments_of(
+    job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]], mask: HeadMask | None = None
+) -> dict[str, Moments]:
+    """Moments of what all heads of these sites write, with only the heads of `mask` heard by what comes after.
+
+    After the first, a forward pass ends where the last of the sites has been heard.
+    """
+    found = {site.id: Moments() for site in sites}
+    modules = {site.id: job.model.get_submodule(site.output) for site in sites}
+    by_id = {site.id: site for site in sites}
+    usual = sum(len(site.layers) for site in sites)  # calls in a pass: a block that layers share is called for each
+    stop_after = 0
+    for number, batch in enumerate(batches):
+        listener = _Listener(found, by_id, batch, job.has_encoder, stop_after)
+        hearing = heard_inputs(job.model, modules, listener)  # before the masks, so that every head is heard
+        masking = masked(job.model, mask if mask is not None else {}, heads=job.heads)
+        with torch.no_grad(), hearing, masking, suppress(StopForward):
+            job.answer(batch)
+        if number == 0 and listener.heard == usual:
+            stop_after = usual  # otherwise how often blocks run depends on the input (pictures, streams)
+    if any(not moments.count for moments in found.values()):
+        raise DataError("The calibration data has no batch that reaches every site. Check the file and its filters.")
+    return found
+
+
+@dataclass
+class _Listener:
+    """Adds what is heard to the moments, and ends the pass when there is no more to come."""
+
+    found: dict[str, Moments]
+    sites: Mapping[str, Site]
+    batch: Mapping[str, Any]
+    has_encoder: bool
+    stop_after: int
+    heard: int = 0
+
+    def __call__(self, name: str, inputs: Tensor) -> None:
+        self.found[name].add(real_rows(self.batch, self.sites[name], inputs, has_encoder=self.has_encoder))
+        self.heard += 1
+        if self.heard == self.stop_after:
+            raise StopForward

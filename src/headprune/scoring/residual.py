@@ -1,0 +1,68 @@
+"""`residual`: what a head gives that the others cannot."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headprune.heads import HeadScores
+from headprune.hooks import captured_inputs
+from headprune.scoring.gradients import with_gradients
+from headprune.scoring.job import HeadSums, Job
+from headprune.scoring.moments import Moments, moments_of
+from headprune.scoring.positions import by_example
+from headprune.scoring.registry import scorers
+
+
+@scorers.add("residual")
+def residual(job: Job, *, ridge: float = 1e-4, squared: bool = False) -> HeadScores:
+    """How much the loss moves with the part of a head that no least-squares repair could replace:
+    E_x |Σ_t dL(x)/dc_t · e_t|, where e is what is left of the head's context c after regression on the other heads'.
+
+    `squared` takes squares instead of absolute values. Cost: a forward to collect moments, then as `sensitivity`, and
+    one solve of (heads * width)³ a site. Relations: `sensitivity` where heads have nothing in common; 0 for a head
+    that is a linear function of others. Meant for pruning with `recover_(method="least-squares")`.
+    """
+    batches = list(job.batches)
+    sites = [site for site in job.heads if site.num_heads]
+    modules = {site.id: job.model.get_submodule(site.output) for site in sites}
+    unexplained = {
+        site.id: Unexplained(
+            moments, site.num_heads, ridge=ridge, centred=getattr(modules[site.id], "bias", None) is not None
+        )
+        for site, moments in zip(sites, moments_of(job, sites, batches).values(), strict=True)
+    }
+    sums = HeadSums(job.heads)
+    for batch in batches:
+        with torch.enable_grad(), captured_inputs(job.model, modules) as contexts:
+            total = job.example_losses(batch).sum()
+        for site, pairs in with_gradients(total, contexts, sites).items():
+            parts = []
+            for context, grad in pairs:  # a block that layers share moves the loss with each of its calls
+                rest = unexplained[site](context)
+                dots = (rest * grad).unflatten(-1, (job.heads[site].num_heads, -1)).sum(-1)  # (…, heads)
+                parts.append(by_example(batch, job.heads[site], dots).sum(1))  # (batch, heads)
+            moved = torch.stack(parts).sum(0)
+            sums.add(site, moved.square() if squared else moved.abs())
+    return sums.scores("residual", ridge=ridge, squared=squared)
+
+
+class Unexplained:
+    """What is left of each head's context after regression on the contexts of all other heads of its site.
+
+    With Q the inverse of the (regularised) covariance, head h's rest is Q_hh⁻¹ (Q c)_h: one matrix for all heads.
+    """
+
+    def __init__(self, moments: Moments, heads: int, *, ridge: float, centred: bool) -> None:
+        products = moments.products(centred=centred)
+        width = len(products) // heads
+        push = ridge * products.diagonal().mean().clamp_min(1e-30)
+        inverse = torch.linalg.inv(products + push * torch.eye(len(products), dtype=torch.float64))
+        by_head = inverse.unflatten(0, (heads, width))  # (heads, width, heads * width)
+        own = torch.stack([by_head[h, :, h * width : (h + 1) * width] for h in range(heads)])
+        self.map = torch.linalg.solve(own, by_head).flatten(0, 1)  # (heads * width, heads * width)
+        self.mean = moments.mean if centred else torch.zeros_like(moments.mean)
+
+    def __call__(self, context: Tensor) -> Tensor:
+        rest: Tensor = (context - self.mean.to(context)) @ self.map.T.to(context)
+        return rest

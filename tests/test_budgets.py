@@ -1,0 +1,149 @@
+"""Budgets: parameters, MACs and time, solved over sites."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import headprune as hp
+from headprune.budgets import within
+from headprune.costs import mask_for_speedup, mask_within, site_costs
+from headprune.counting import count_macs, count_parameters
+from headprune.errors import MaskError
+from headprune.heads import HeadScores
+from headprune.sites import example_inputs
+from tests.families.tiny import tiny_model
+
+
+def random_scores(heads, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    rows = {s.id: tuple(torch.rand(s.original_num_heads, generator=generator).tolist()) for s in heads}
+    ones = dict.fromkeys(rows, 1.0)
+    return HeadScores(method="random", sums=rows, squares=rows, counts=ones)
+
+
+def lost(scores, mask):
+    return sum(v for site, row in scores.scores.items() for h, v in enumerate(row) if h not in mask.kept(site))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_other_mask_within_the_budget_loses_less(seed):
+    """Against every combination of counts; costs that are neither equal nor straight."""
+    model = tiny_model("bert")
+    heads = hp.find_heads(model)
+    scores = random_scores(heads, seed)
+    generator = torch.Generator().manual_seed(seed)
+    costs = {s.id: [0.0, *torch.rand(4, generator=generator).cumsum(0).tolist()] for s in heads}
+    total = sum(row[-1] for row in costs.values())
+    mask = within(scores, heads, costs, 0.6 * total)
+    spent = sum(costs[s.id][len(mask.kept(s.id))] for s in heads)
+    assert spent <= 0.6 * total
+    best = min(
+        sum(sum(sorted(scores.scores[s.id])[: 4 - n]) for s, n in zip(heads, counts, strict=True))
+        for counts in itertools.product(range(5), repeat=len(heads.sites))
+        if sum(costs[s.id][n] for s, n in zip(heads, counts, strict=True)) <= 0.599 * total
+    )
+    assert lost(scores, mask) <= best + 1e-9
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "bart", "gpt2"])
+@pytest.mark.parametrize("kind", ["parameters", "macs"])
+def test_counted_costs_are_those_of_the_pruned_model(family, kind):
+    """What the table says a mask costs, a model pruned with it does; the budget is met, and not by far too much."""
+    model = tiny_model(family)
+    heads = hp.find_heads(model)
+    unit = "group" if family == "llama" else "head"
+    costs = site_costs(model, kind, heads=heads, unit=unit, batch=2, length=7)
+    share = (costs.rest + 0.5 * (costs.total - costs.rest)) / costs.total
+    mask = mask_within(random_scores(heads), heads, costs, share, unit=unit)
+    told = costs.rest + sum(
+        costs.sites[s.id][
+            len(mask.kept(s.id)) * len(s.groups) // s.num_heads if unit == "group" else len(mask.kept(s.id))
+        ]
+        for s in heads
+    )
+    hp.prune_(model, mask)
+    after = hp.find_heads(model)
+    example = example_inputs(model, batch=2, length=7)
+    real = count_parameters(model, after).total if kind == "parameters" else count_macs(model, after, example).total
+    assert real == pytest.approx(told, rel=1e-6)
+    assert 0.85 * share * costs.total < real <= share * costs.total * (1 + 1e-9)
+
+
+def test_uniform_keeps_the_same_number_everywhere():
+    """The most that fits."""
+    model = tiny_model("bert")
+    heads = hp.find_heads(model)
+    costs = {site.id: [0.0, 1.0, 2.0, 3.0, 4.0] for site in heads}
+    mask = within(random_scores(heads), heads, costs, 5.0, uniform=True)
+    assert {len(mask.kept(site.id)) for site in heads} == {2}
+
+
+def test_budgets_that_cannot_be_met_are_refused():
+    """With the reason, and nothing else."""
+    model = tiny_model("bert")
+    heads = hp.find_heads(model)
+    scores = random_scores(heads)
+    costs = site_costs(model, "parameters", heads=heads)
+    with pytest.raises(MaskError, match="what is not attention"):
+        mask_within(scores, heads, costs, 0.2)
+    with pytest.raises(MaskError, match="expected more than 0"):
+        mask_within(scores, heads, costs, 1.2)
+    with pytest.raises(MaskError, match="cannot be met"):
+        within(scores, heads, {s.id: [1.0, 2.0, 3.0, 4.0, 5.0] for s in heads}, 1.0)
+    with pytest.raises(MaskError, match="more than 1"):
+        mask_for_speedup(model, scores, heads, 0.9)
+
+
+def test_sites_keep_what_they_must():
+    """`at_least` holds where the budget would have it otherwise."""
+    model = tiny_model("bert")
+    heads = hp.find_heads(model)
+    costs = {site.id: [0.0, 1.0, 2.0, 3.0, 4.0] for site in heads}
+    mask = within(random_scores(heads), heads, costs, 4.0, at_least=2)
+    assert all(len(mask.kept(site.id)) >= 2 for site in heads)
+
+
+def test_a_speed_up_is_measured_not_believed():
+    """On a model with enough attention for time to show; what the search says is what it measured last."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    model = BertModel(
+        BertConfig(vocab_size=50, hidden_size=256, num_hidden_layers=2, num_attention_heads=8, intermediate_size=64)
+    ).eval()
+    heads = hp.find_heads(model)
+    hit = mask_for_speedup(model, random_scores(heads), heads, 1.5, batch=2, length=256, repeats=3, tries=2)
+    assert len(hit.mask) < len(heads)
+    assert hit.spread[0] <= hit.speedup <= hit.spread[1]
+    assert hit.speedup > 1.1
+
+
+def test_scores_below_zero_are_no_reason_to_go():
+    """Entropies are stored negated: all of the model fits, so all of it stays."""
+    model = tiny_model("bert")
+    heads = hp.find_heads(model)
+    scores = random_scores(heads)
+    rows = {site: tuple(value - 5 for value in row) for site, row in scores.sums.items()}
+    negative = HeadScores(method="random", sums=rows, squares=rows, counts=scores.counts)
+    costs = {site.id: [0.0, 1.0, 2.0, 3.0, 4.0] for site in heads}
+    assert len(within(negative, heads, costs, 8.0)) == 8
+    assert within(negative, heads, costs, 5.0) == within(scores, heads, costs, 5.0)
+    assert len(within(scores, heads, costs, 0.0)) == 0
+
+
+def test_emptied_sites_and_query_units():
+    """A model that was pruned before, and grouped queries that lose one head a group."""
+    model = tiny_model("bert")
+    hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("encoder.0"))
+    heads = hp.find_heads(model)
+    costs = site_costs(model, "parameters", heads=heads)
+    share = (costs.rest + 0.5 * (costs.total - costs.rest)) / costs.total
+    assert 0 < len(mask_within(random_scores(heads), heads, costs, share)) < 4
+    llama = tiny_model("llama")
+    heads = hp.find_heads(llama)
+    costs = site_costs(llama, "parameters", heads=heads, unit="query")
+    mask = mask_within(random_scores(heads), heads, costs, 0.999, unit="query")
+    hp.prune_(llama, mask, gqa="query")
