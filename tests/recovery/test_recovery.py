@@ -306,7 +306,7 @@ def test_targets_are_padded_by_their_own_mask():
     source, labels = torch.tensor([[1, 1, 0, 0]]), torch.tensor([[5, 6, 7, -100]])
     like = torch.zeros(1, 4, 2)
     batch = {"attention_mask": source, "labels": labels}
-    assert real_positions(batch, "encoder", like).tolist() == [[1, 1, 0, 0]]
-    assert real_positions(batch, "cross", like).tolist() == [[1, 1, 1, 0]]
-    assert real_positions({**batch, "decoder_input_ids": labels}, "decoder", like).tolist() == [[1, 1, 1, 0]]
-    assert real_positions(batch, "decoder", like).tolist() == [[1, 1, 0, 0]]  # a decoder alone reads the source
+    assert real_positions(batch, "encoder", like, has_encoder=True).tolist() == [[1, 1, 0, 0]]
+    assert real_positions(batch, "cross", like, has_encoder=True).tolist() == [[1, 1, 1, 0]]
+    assert real_positions(batch, "decoder", like, has_encoder=True).tolist() == [[1, 1, 1, 0]]
+    assert real_positions(batch, "decoder", like, has_encoder=False).tolist() == [[1, 1, 0, 0]]  # alone, it reads it

@@ -7,7 +7,7 @@ the calls, so this works for any architecture whose forward is deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +65,14 @@ class Recording:
             if not any(self._asked(call, cut) for cut in cuts):
                 call.output = None
 
+    def size(self) -> int:
+        """Bytes of what is kept, each tensor counted once."""
+        kept: dict[int, Tensor] = {}
+        for call in self.calls:
+            for tensor in _tensors(call.output):
+                kept[tensor.data_ptr()] = tensor
+        return sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
+
     @staticmethod
     def _asked(call: RecordedCall, cut: int) -> bool:
         """Whether a replay from the cut gets its answer from this call: it was over, and its caller was not."""
@@ -82,6 +90,16 @@ class Recording:
         """The share of the work in linear maps that a replay saves."""
         total = sum(call.work for call in self.calls)
         return sum(call.work for call in self.calls if _is_over(call, cut)) / total if total else 0.0
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _tensors(part)
+    elif isinstance(value, Mapping):
+        yield from _tensors(tuple(value.values()))
 
 
 def _is_over(call: RecordedCall, cut: int) -> bool:

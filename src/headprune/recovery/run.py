@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.recovery.fits import Fit, columns_of, fitted, recoveries
+from headprune.recovery.walking import Walk
 from headprune.scoring.job import Job, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss
-from headprune.scoring.moments import Moments, moments_of, site_order
+from headprune.scoring.moments import Moments
 from headprune.sites import projections, record
 from headprune.sites.find import find_heads, unwrapped
 from headprune.surgery.prune import refuse_unfit_models
@@ -77,8 +78,8 @@ def recover_(
     The result is in the weights: under the mask the model is near the original again, and so is the pruned model.
     Without the mask it is not the original any more, so a second repair is refused.
 
-    Cost: for every site that loses heads, a forward pass over the data up to it. Memory: the data, a copy of the output
-    projections until it is done, and one matrix of (heads * width)² numbers.
+    Cost: about one forward pass over the data (see `Walk`). Memory: the data, at most 4 GiB of passes that wait at the
+    site at hand, a copy of the output projections until it is done, and one matrix of (heads * width)² numbers.
     """
     model = unwrapped(model)
     found = heads if heads is not None else find_heads(model)
@@ -135,9 +136,10 @@ def _fitted_in_place(
 
     try:
         with torch.inference_mode(False), evaluation(job.model):
-            for site in site_order(job, losing, batches):
+            walk = Walk(job, losing, batches, mask)
+            for site in walk.sites:
                 tell(site.id)
-                (moments,) = moments_of(job, [site], batches, mask).values()
+                moments = walk.moments(site)
                 full = projection_of(job.model, site)
                 kept = [site.kept.index(head) for head in mask.kept(site.id)]
                 fit = fitted(method, full, moments, kept, site.head_dim, **options)

@@ -46,23 +46,29 @@ class Moments:
         return products - torch.outer(self.mean, self.mean) if centred else products
 
 
-def site_order(job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]]) -> list[Site]:
-    """Sites as the forward pass comes to them: a decoder's self- and cross-attention take turns.
+def site_calls(job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How often a forward pass calls each site, in the order in which it comes to them: a decoder's self- and
+    cross-attention take turns.
 
     Batches are run until every site was heard: some may have no pictures.
     """
-    order: dict[str, None] = {}
+    calls: dict[str, int] = {}
     modules = {site.id: job.model.get_submodule(site.output) for site in sites}
-    with torch.no_grad(), heard_inputs(job.model, modules, lambda name, inputs: order.setdefault(name)):
-        for batch in batches:
-            if len(order) == len(sites):
-                break
+    for batch in batches:
+        if len(calls) == len(sites):
+            break
+        heard: dict[str, int] = {}
+
+        def hear(name: str, inputs: Tensor, heard: dict[str, int] = heard) -> None:
+            heard[name] = heard.get(name, 0) + 1
+
+        with torch.no_grad(), heard_inputs(job.model, modules, hear):
             job.answer(batch)
-    missing = [site.id for site in sites if site.id not in order]
+        calls |= {name: max(count, calls.get(name, 0)) for name, count in heard.items()}
+    missing = [site.id for site in sites if site.id not in calls]
     if missing:
         raise DataError(f"{missing[0]} is not reached by any batch of the calibration data: pass data that it sees.")
-    by_id = {site.id: site for site in sites}
-    return [by_id[name] for name in order]
+    return calls
 
 
 def moments_of(
