@@ -10,16 +10,31 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from headprune.errors import FileFormatError
 from headprune.heads.files import write_text
 
 SEEDS = (1, 2, 3)
-RECOVERIES = ("none", "least-squares")
 ORDERS = (
-    "random", "magnitude", "output-norm", "confidence", "entropy", "relevance", "sensitivity", "fisher",
-    "fisher-block", "ablation", "all-but-one", "reconstruction", "residual", "best",
+    "random", "magnitude", "output-norm", "confidence", "entropy", "relevance", "sensitivity", "sensitivity-entropy",
+    "fisher", "fisher-block", "ablation", "all-but-one", "reconstruction", "residual", "curvature",
 )  # fmt: skip
 BASELINE = ("sensitivity", "none")  # Michel et al.
+WINNER = ("best", "least-squares")
+REPAIRED = (
+    *((order, "least-squares") for order in ("random", "sensitivity", "ablation", "fisher-block", "reconstruction")),
+    ("residual", "least-squares"), ("curvature", "least-squares"), ("sensitivity", "bias"), ("sensitivity", "rescale"),
+)  # fmt: skip
+WAYS = (BASELINE, WINNER, *((order, "none") for order in ORDERS if order != BASELINE[0]), *REPAIRED)
+TRAINED = (
+    BASELINE,  # Michel et al.
+    WINNER, ("curvature", "least-squares"), ("residual", "least-squares"),
+    ("voita", "none"),  # Hard Concrete gates towards a number of heads, within the same steps
+    ("shim", "none"),  # Binary Concrete gates with warm-up, initial value and scaling
+    ("budhraja", "none"),  # as many random heads from every layer
+    ("random", "none"),
+)  # fmt: skip
 CLASSIFIERS = (("minilm", "sst2"), ("minilm", "mrpc"), ("minilm", "cola"), ("mpnet", "sst2"))
 LANGUAGE_MODELS = (("smollm2", "wikitext2"),)
 
@@ -47,20 +62,15 @@ class Spec:
 
 
 def specs() -> list[Spec]:
-    """Every cell without training, Michel et al.'s order of each first: the others are compared with it."""
+    """Every cell. Of each model what is compared most comes first, so that a board in the making says something."""
     found = []
     for model, data in (*CLASSIFIERS, *LANGUAGE_MODELS):
         shares = (1 / 3, 2 / 3) if (model, data) in LANGUAGE_MODELS else (0.25, 0.5, 0.75)
-        ways = [(method, recover) for method in ORDERS for recover in RECOVERIES if method != "best"]
-        ways += [("sensitivity", "bias"), ("sensitivity", "rescale"), ("best", "least-squares")]
-        ways.sort(key=lambda way: way != BASELINE)
-        found += [
-            Spec(model, data, method, recover, share, 0, seed)
-            for seed in SEEDS
-            for share in shares
-            for method, recover in ways
-        ]
-    return found
+        found += [Spec(model, data, *way, share, 0, seed) for way in WAYS for seed in SEEDS for share in shares]
+    trained = [
+        Spec("minilm", "sst2", *way, share, 1, seed) for way in TRAINED for seed in SEEDS for share in (0.5, 0.75)
+    ]
+    return found + trained
 
 
 def read_cells(path: Path) -> list[dict[str, Any]]:
@@ -81,6 +91,16 @@ def write_cells(path: Path, cells: Iterable[Mapping[str, Any]]) -> None:
     order = {spec.name: number for number, spec in enumerate(specs())}
     ordered = sorted(cells, key=lambda cell: order.get(spec_of(cell).name, len(order)))
     write_text(path, json.dumps(list(ordered), indent=1) + "\n")
+
+
+def add_cell(path: Path, new: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One more cell, or one anew; several commands may work on one file. Gives all that are there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        name = spec_of(new).name
+        cells = [*(cell for cell in read_cells(path) if spec_of(cell).name != name), dict(new)]
+        write_cells(path, cells)
+    return cells
 
 
 def spec_of(cell: Mapping[str, Any]) -> Spec:

@@ -54,14 +54,14 @@ def test_elimination_is_what_refitting_after_every_head_finds(moments):
         return full.error(fit, found, columns_of(kept, 3))
 
     left, spent, expected, largest = [0, 1, 2, 3], 0.0, torch.zeros(4).double(), 0.0
-    size = error([])
     while left:
         costs = {head: error([h for h in left if h != head]) - spent for head in left}
         head = min(left, key=costs.get)
         largest = max(largest, costs[head])
-        expected[head], spent = largest / size, spent + costs[head]
+        expected[head], spent = largest, spent + costs[head]
         left.remove(head)
-    torch.testing.assert_close(elimination(weight, found, 4, ridge=0.0, centred=True), expected)
+    blocks = [columns_of([head], 3) for head in range(4)]
+    torch.testing.assert_close(elimination(weight, found.products(centred=True), blocks, ridge=0.0), expected)
 
 
 def test_heads_that_push_against_each_other_cost_less_together():

@@ -22,12 +22,22 @@ class Calibration:
     name: str
     seed: int = 0
 
-    def scores(self, method: str) -> HeadScores:
+    @property
+    def rows(self) -> range:
+        """One for each example."""
+        from headprune.scoring.job import batch_rows
+
+        return range(sum(map(batch_rows, self.batches)))
+
+    def scores(self, method: str, unit: str = "head") -> HeadScores:
         from headprune.recovery import BEST
-        from headprune.scoring import score
+        from headprune.scoring import score, unit_options
 
         method = BEST.method if method == "best" else method
-        return score(self.model, self.batches, method=method, heads=self.heads, name=self.name, seed=self.seed)
+        return score(
+            self.model, self.batches, method=method, heads=self.heads, name=self.name, seed=self.seed,
+            **unit_options(method, unit),
+        )  # fmt: skip
 
     def search(self, method: str, recover: str | None, **how: Any) -> HeadMask:
         from headprune.recovery import BEST, Way, search

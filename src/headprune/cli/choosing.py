@@ -147,7 +147,9 @@ def choose(
 def _scores(choice: Choice, calibration: Calibration | None) -> HeadScores | None:
     if choice.scores is not None:
         return read_scores(choice.scores)
-    return calibration.scores(choice.method) if choice.method is not None and calibration is not None else None
+    if choice.method is None or calibration is None:
+        return None
+    return calibration.scores(choice.method, choice.unit)
 
 
 def _within_costs(choice: Choice, model: Any, found: HeadMap, scores: HeadScores) -> tuple[HeadMask, str] | None:

@@ -12,6 +12,8 @@ from headprune.heads import files
 from headprune.heads.headmap import HeadMap
 from headprune.heads.ids import HeadId
 
+_COMPARABLE = ("ablation", "curvature", "metric-ablation", "random", "reconstruction", "sensitivity-entropy")
+
 Row = tuple[float | None, ...]  # one number per original head of a site; None where the head was removed
 
 
@@ -86,7 +88,7 @@ class HeadScores:
     def view(self) -> Literal["site", "none"]:
         """How heads of different sites compare: as they are where the score means the same everywhere (a change of
         the loss or the metric, a random number), after dividing each site by its norm otherwise (Michel et al.)."""
-        return "none" if self.method in ("ablation", "metric-ablation", "random", "reconstruction") else "site"
+        return "none" if self.method in _COMPARABLE else "site"
 
     def normalized(self, by: Literal["site", "none"] = "site") -> dict[str, Row]:
         """The view that selection uses: each site's scores divided by their L2 norm (Michel et al.)."""

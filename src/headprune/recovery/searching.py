@@ -17,7 +17,7 @@ from headprune.masking import masked
 from headprune.recovery.run import repaired
 from headprune.scoring.job import Job, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import scorers, unit_options
 from headprune.selection import Normalize, select, units_of, worth
 from headprune.sites.find import find_heads, unwrapped
 from headprune.surgery.prune import refuse_unfit_models
@@ -112,7 +112,8 @@ class _Search:
 
     def _scored(self, mask: HeadMask) -> HeadScores:
         with self._as_pruned(mask):
-            return scorers[self.way.method](self.job, **self.way.options)
+            options = {**unit_options(self.way.method, self.unit), **self.way.options}
+            return scorers[self.way.method](self.job, **options)
 
     @contextmanager
     def _as_pruned(self, mask: HeadMask) -> Iterator[None]:

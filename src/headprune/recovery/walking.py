@@ -1,4 +1,4 @@
-"""Through the sites of a model in the order in which it runs them, while each is repaired before the next is reached."""
+"""Through the sites of a model in the order in which it runs them, each repaired before the next is reached."""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 from headprune.scoring import (
     ablation,
     attention,
+    curvature,
     fisher,
     fisher_block,
+    focus,
     magnitude,
     output_norm,
     random,
@@ -13,14 +15,16 @@ from headprune.scoring import (
     residual,
     sensitivity,
 )
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import scorers, unit_options
 from headprune.scoring.run import score
 
 __all__ = [
     "ablation",
     "attention",
+    "curvature",
     "fisher",
     "fisher_block",
+    "focus",
     "magnitude",
     "output_norm",
     "random",
@@ -30,4 +34,5 @@ __all__ = [
     "score",
     "scorers",
     "sensitivity",
+    "unit_options",
 ]

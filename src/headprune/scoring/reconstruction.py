@@ -2,63 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from headprune.heads import HeadScores
+from headprune.heads import HeadScores, Site
+from headprune.heads.mask import Unit
 from headprune.scoring.job import HeadSums, Job
-from headprune.scoring.moments import Moments, moments_of
+from headprune.scoring.moments import moments_of
 from headprune.scoring.registry import scorers
+from headprune.selection import units_of_site
 from headprune.sites import projections
 
 
 @scorers.add("reconstruction")
-def reconstruction(job: Job, *, ridge: float = 1e-4) -> HeadScores:
+def reconstruction(job: Job, *, ridge: float = 1e-4, unit: Unit = "head") -> HeadScores:
     """What share of a site's output is lost with a head, when the heads that are left are refitted by least squares.
 
     Heads of a site are taken away one by one, at each step the one whose loss after refitting is smallest; its score
     is that loss (or that of the one before, if that was larger), over the mean square of what the site writes.
-    Cost: one forward, then linear algebra alone. Relations: needs no labels and does not see what the rest of the
-    model makes of an error, as `residual` does.
+    With `unit="group"` the heads of a group go together. Cost: one forward, then linear algebra alone.
+    Relations: needs no labels and does not see what the rest of the model makes of an error, as `curvature` does.
     """
     sums = HeadSums(job.heads)
     sites = [site for site in job.heads if site.num_heads]
     found = moments_of(job, sites, list(job.batches))
     for site in sites:
         module = job.model.get_submodule(site.output)
-        centred = getattr(module, "bias", None) is not None
         weight = projections.matrix(module).cpu().double()
-        sums.add(site.id, elimination(weight, found[site.id], site.num_heads, ridge=ridge, centred=centred)[None])
-    return sums.scores("reconstruction", ridge=ridge)
+        products = found[site.id].products(centred=getattr(module, "bias", None) is not None)
+        size = torch.einsum("oi,ij,oj->", weight, products, weight).clamp_min(1e-30)
+        added = elimination(weight, products, blocks_of(site, unit), ridge=ridge)
+        sums.add(site.id, by_head(site, unit, added / size)[None])
+    return sums.scores("reconstruction", ridge=ridge, unit=unit)
 
 
-def elimination(weight: Tensor, moments: Moments, heads: int, *, ridge: float, centred: bool) -> Tensor:
-    """The error that each head adds when it goes, (heads,), in the best order of going.
+def blocks_of(site: Site, unit: Unit) -> list[Tensor]:
+    """The columns of an output projection's input that go together: of each head, or of each group of heads."""
+    width, places = site.head_dim, {head: place for place, head in enumerate(site.kept)}
+    steps = torch.arange(width)
+    return [
+        torch.cat([places[head.index] * width + steps for head in members])
+        for members in units_of_site(site, unit, (0.0,) * site.original_num_heads)
+    ]
 
-    With Q the inverse covariance of the heads that are left and W their fitted projection, head h adds
-    tr(W_h Q_hh⁻¹ W_hᵀ); W and Q without it follow in closed form.
+
+def by_head(site: Site, unit: Unit, values: Tensor) -> Tensor:
+    """The values of units, in equal parts for their heads: (heads,)."""
+    found = torch.zeros(site.num_heads, dtype=values.dtype)
+    for members, value in zip(units_of_site(site, unit, (0.0,) * site.original_num_heads), values, strict=True):
+        found[[site.kept.index(head.index) for head in members]] = value / len(members)
+    return found
+
+
+def elimination(weight: Tensor, products: Tensor, blocks: Sequence[Tensor], *, ridge: float) -> Tensor:
+    """The error that each block of columns adds when it goes, (blocks,), in the best order of going.
+
+    With Q the inverse of the mean products of the columns that are left and W their fitted projection, block h adds
+    tr(W_h Q_hh⁻¹ W_hᵀ) (or as much as the one before it, if that was more); W and Q without it follow in closed form.
     """
-    products = moments.products(centred=centred)
-    width = len(products) // heads
     push = ridge * products.diagonal().mean().clamp_min(1e-30)
     inverse = torch.linalg.inv(products + push * torch.eye(len(products), dtype=torch.float64))
-    size = torch.einsum("oi,ij,oj->", weight, products, weight).clamp_min(1e-30)
     weight = weight.clone()
-    left = list(range(heads))
-    added = torch.zeros(heads, dtype=torch.float64)
+    left = list(range(len(blocks)))
+    added = torch.zeros(len(blocks), dtype=torch.float64)
     largest = 0.0
     while left:
         costs = {}
-        for head in left:
-            own = slice(head * width, (head + 1) * width)
-            solved = torch.linalg.solve(inverse[own, own], weight[:, own].T)  # (width, outputs)
-            costs[head] = float((weight[:, own] * solved.T).sum())
-        head = min(left, key=lambda h: costs[h])
-        own = slice(head * width, (head + 1) * width)
-        step = torch.linalg.solve(inverse[own, own], inverse[own])  # (width, all)
+        for number in left:
+            own = blocks[number]
+            solved = torch.linalg.solve(inverse[own][:, own], weight[:, own].T)  # (width, outputs)
+            costs[number] = float((weight[:, own] * solved.T).sum())
+        number = min(left, key=lambda n: costs[n])
+        own = blocks[number]
+        step = torch.linalg.solve(inverse[own][:, own], inverse[own])  # (width, all)
         weight -= weight[:, own] @ step
         inverse -= inverse[:, own] @ step
-        left.remove(head)
-        largest = max(largest, costs[head])
-        added[head] = largest / float(size)
+        left.remove(number)
+        largest = max(largest, costs[number])
+        added[number] = largest
     return added
