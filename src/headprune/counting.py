@@ -98,7 +98,7 @@ class _Parts:
     """Which part of the model a module belongs to."""
 
     def __init__(self, model: nn.Module, heads: HeadMap) -> None:
-        self.blocks = {site.path: site for site in heads}
+        self.blocks = {site.path: site for site in heads.attention}
         self.model = model
         base = getattr(model, "base_model_prefix", "")
         self.base = f"{base}." if base and isinstance(getattr(model, base, None), nn.Module) else ""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headprune import hooks
 from headprune.errors import MaskError, UnknownNameError
 from headprune.heads import HeadMap, HeadMask, Site
+from headprune.heads.ids import NEURONS
 from headprune.registry import hint
 from headprune.sites.find import find_heads, unwrapped
 
@@ -40,7 +41,7 @@ def masked(
     model = unwrapped(model)
     hooks.join_heads_(model)  # `heads` may have been found on another copy
     if heads is None:
-        heads = find_heads(model)
+        heads = find_heads(model, neurons=_names_neurons(mask))
     if empty_site not in ("bias", "skip"):
         raise MaskError(f"empty_site is {empty_site!r}; expected 'bias' or 'skip'.")
     factors = _mask_factors(mask, heads) if isinstance(mask, HeadMask) else _number_factors(mask, heads)
@@ -73,10 +74,16 @@ def _mask_factors(mask: HeadMask, heads: HeadMap) -> dict[str, Tensor]:
     """0/1 factors of the sites that lose a head; untouched sites need no hook."""
     mask.checked_for(heads)
     return {
-        site.id: torch.tensor([float(head in mask.kept(site.id)) for head in site.kept])
+        site.id: torch.tensor([float(head in kept) for head in site.kept])
         for site in heads
-        if mask.kept(site.id) != site.kept
+        if (kept := set(mask.kept(site.id))) != set(site.kept)
     }
+
+
+def _names_neurons(mask: HeadMask | HeadWeights) -> bool:
+    if isinstance(mask, HeadMask):
+        return mask.has_neurons
+    return isinstance(mask, Mapping) and any(f".{NEURONS}." in f".{site}." for site in mask)
 
 
 def _number_factors(weights: HeadWeights, heads: HeadMap) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TEXTS = ("wikitext2",)
 LENGTHS = {"mrpc": 128, "wikitext2": 256}  # tokens an example; 64 elsewhere
 TEST_TOKENS = 32_000  # of running text
-CALIBRATION, CALIBRATION_TEXTS = 512, 64  # examples to score on and to repair with
+CALIBRATION, CALIBRATION_TEXTS = 512, 32  # examples to score on and to repair with
 BY_HEAD, BY_HEAD_TEXTS = ("ablation", "all-but-one"), 8  # a forward pass for each head: less text for these
 GATES = {"voita": "hard-concrete", "shim": "binary-concrete"}
 GATE_RATE = 0.05

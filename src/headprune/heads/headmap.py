@@ -9,7 +9,7 @@ from typing import Any
 
 from headprune.errors import FileFormatError, UnknownNameError
 from headprune.heads import files
-from headprune.heads.ids import COMPONENTS, HeadId
+from headprune.heads.ids import COMPONENTS, NEURONS, HeadId
 from headprune.registry import hint
 
 
@@ -35,11 +35,17 @@ class Site:
     tower: str | None = None
     batch_axis: int = 0  # which dimension of the output projection's input is the batch: 1 where positions come first
 
+    @property
+    def is_neurons(self) -> bool:
+        """Whether this is a feed-forward part: its heads are neurons, one channel wide."""
+        return self.component == NEURONS
+
     def heads(self) -> list[HeadId]:
         return [HeadId(self.id, index) for index in self.kept]
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        content = dataclasses.asdict(self)
+        return {**content, "groups": ()} if self.is_neurons else content  # thousands, each by itself
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Site:
@@ -63,6 +69,8 @@ class Site:
                 f"Site {values['id']!r}: component is {values['component']!r}, expected one of {COMPONENTS}."
             )
         lists = files.head_lists({"kept": values["kept"], "layers": values["layers"]}, f"site {values['id']}")
+        if values["component"] == NEURONS and not values["groups"] and isinstance(values["kept"], list | tuple):
+            values["groups"] = [[neuron] for neuron in values["kept"]]
         if not isinstance(values["groups"], list | tuple):
             raise FileFormatError(f"Site {values['id']!r}: groups is {values['groups']!r}, expected lists of heads.")
         groups = files.head_lists({str(i): g for i, g in enumerate(values["groups"])}, f"groups of {values['id']}")
@@ -117,6 +125,14 @@ class HeadMap:
         """The components this model has, in order."""
         return tuple(c for c in COMPONENTS if any(site.component == c for site in self._sites))
 
+    @property
+    def attention(self) -> HeadMap:
+        """Without neurons."""
+        if not any(site.is_neurons for site in self._sites):
+            return self
+        sites = tuple(site for site in self._sites if not site.is_neurons)
+        return HeadMap(sites, skipped=self.skipped, model_type=self.model_type)
+
     def heads(self) -> list[HeadId]:
         """Every head that is there now, in order."""
         return [head for site in self._sites for head in site.heads()]
@@ -160,7 +176,10 @@ class HeadMap:
             rows.append((site.id, str(site.num_heads), str(site.num_kv_heads), str(site.head_dim), kept, site.path))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        lines.append(f"{len(self)} heads in {len(self._sites)} sites")
+        sites = self.attention
+        lines.append(f"{len(sites)} heads in {len(sites.sites)} sites")
+        if len(sites.sites) < len(self._sites):
+            lines.append(f"{len(self) - len(sites)} neurons in {len(self._sites) - len(sites.sites)} sites")
         lines += [f"skipped {item.path}: {item.reason}" for item in self.skipped]
         return "\n".join(lines)
 

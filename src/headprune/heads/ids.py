@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from headprune.errors import UnknownNameError
 from headprune.registry import hint
 
-COMPONENTS = ("encoder", "decoder", "cross")
+NEURONS = "neurons"  # the component of feed-forward parts, whose "heads" are single neurons
+COMPONENTS = ("encoder", "decoder", "cross", NEURONS)
 
 # Budhraja et al. write ES, DS and ED; Michel et al.'s code writes E, D and A.
 PAPER_NAMES = {"ES": "encoder", "E": "encoder", "DS": "decoder", "D": "decoder", "ED": "cross", "A": "cross"}
 
 
 def canonical_component(name: str) -> str:
-    """`encoder`, `decoder` or `cross` from any of the papers' names for them."""
+    """`encoder`, `decoder`, `cross` (from any of the papers' names for them) or `neurons`."""
     if name in COMPONENTS:
         return name
     try:
         return PAPER_NAMES[name.upper()]
     except KeyError:
         known = [*COMPONENTS, *PAPER_NAMES]
-        raise UnknownNameError(f"No attention component called '{name}'. {hint(name, known)}") from None
+        raise UnknownNameError(f"No component called '{name}'. {hint(name, known)}") from None
 
 
 @dataclass(frozen=True, order=True)

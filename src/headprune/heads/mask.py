@@ -11,7 +11,7 @@ from typing import Any, Literal
 from headprune.errors import MaskError, UnknownNameError
 from headprune.heads import files
 from headprune.heads.headmap import HeadMap, Site
-from headprune.heads.ids import HeadId
+from headprune.heads.ids import NEURONS, HeadId, SiteName
 from headprune.registry import hint
 
 Unit = Literal["head", "group", "query"]
@@ -134,6 +134,11 @@ class HeadMask:
                     f"{site.id} still has {list(site.kept)}. Start from HeadMask.full(find_heads(model))."
                 )
         return self
+
+    @property
+    def has_neurons(self) -> bool:
+        """Whether it speaks of feed-forward parts, too."""
+        return any(SiteName.parse(site).component == NEURONS for site in self._original)
 
     @property
     def original_counts(self) -> dict[str, int]:

@@ -105,8 +105,8 @@ def rescale(full: Fit, moments: Moments, kept: Sequence[int], width: int, *, rid
 
 
 def _others(kept: Sequence[int], width: int, full: Fit) -> Tensor:
-    heads = full.weight.shape[1] // width
-    return columns_of([head for head in range(heads) if head not in set(kept)], width)
+    heads, stay = full.weight.shape[1] // width, set(kept)
+    return columns_of([head for head in range(heads) if head not in stay], width)
 
 
 def fitted(method: str, full: Fit, moments: Moments, kept: Sequence[int], width: int, **options: Any) -> Fit:

@@ -82,7 +82,8 @@ def recover_(
     site at hand, a copy of the output projections until it is done, and one matrix of (heads * width)² numbers.
     """
     model = unwrapped(model)
-    found = heads if heads is not None else find_heads(model)
+    neurons = isinstance(mask, HeadMask) and mask.has_neurons
+    found = heads if heads is not None else find_heads(model, neurons=neurons)
     device = next(model.parameters()).device
     batches = list(batches_of(data, device, collator=collator, batch_size=batch_size))
     repair(Job(model=model, heads=found, batches=batches, loss=ExampleLoss("mean")), mask, method, **options)
@@ -141,7 +142,8 @@ def _fitted_in_place(
                 tell(site.id)
                 moments = walk.moments(site)
                 full = projection_of(job.model, site)
-                kept = [site.kept.index(head) for head in mask.kept(site.id)]
+                places = {head: place for place, head in enumerate(site.kept)}
+                kept = [places[head] for head in mask.kept(site.id)]
                 fit = fitted(method, full, moments, kept, site.head_dim, **options)
                 report.note(site.id, full, fit, moments, columns_of(kept, site.head_dim))
                 if write_projection_(job.model, site, fit):

@@ -65,21 +65,21 @@ def elimination(weight: Tensor, products: Tensor, blocks: Sequence[Tensor], *, r
     push = ridge * products.diagonal().mean().clamp_min(1e-30)
     inverse = torch.linalg.inv(products + push * torch.eye(len(products), dtype=torch.float64))
     weight = weight.clone()
-    left = list(range(len(blocks)))
+    left = torch.ones(len(blocks), dtype=torch.bool)
+    columns = torch.stack(list(blocks))  # (blocks, width): all are as wide
     added = torch.zeros(len(blocks), dtype=torch.float64)
     largest = 0.0
-    while left:
-        costs = {}
-        for number in left:
-            own = blocks[number]
-            solved = torch.linalg.solve(inverse[own][:, own], weight[:, own].T)  # (width, outputs)
-            costs[number] = float((weight[:, own] * solved.T).sum())
-        number = min(left, key=lambda n: costs[n])
-        own = blocks[number]
-        step = torch.linalg.solve(inverse[own][:, own], inverse[own])  # (width, all)
-        weight -= weight[:, own] @ step
-        inverse -= inverse[:, own] @ step
-        left.remove(number)
-        largest = max(largest, costs[number])
+    for _ in blocks:
+        own = inverse[columns[:, :, None], columns[:, None, :]]  # (blocks, width, width)
+        own[~left] = torch.eye(own.shape[-1], dtype=torch.float64)  # gone: nothing to solve
+        parts = weight[:, columns].transpose(0, 1)  # (blocks, outputs, width)
+        costs = (parts * torch.linalg.solve(own, parts.transpose(1, 2)).transpose(1, 2)).sum((1, 2))
+        number = int(costs.masked_fill(~left, torch.inf).argmin())
+        place = columns[number]
+        step = torch.linalg.solve(own[number], inverse[place])  # (width, all)
+        weight -= weight[:, place] @ step
+        inverse -= inverse[:, place] @ step
+        left[number] = False
+        largest = max(largest, float(costs[number]))
         added[number] = largest
     return added

@@ -15,7 +15,8 @@ from headprune.heads import HeadMap, Site
 from headprune.hooks import paused_gates
 from headprune.sites import record
 from headprune.sites.examine import Anatomy, examine
-from headprune.sites.naming import name_sites
+from headprune.sites.naming import SiteName, name_neurons, name_sites
+from headprune.sites.neurons import FeedForward, find_feed_forward, without_neurons
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,17 @@ class Look:
 
     heads: HeadMap
     anatomy: Mapping[str, Anatomy]
+    feed_forward: Mapping[str, FeedForward]  # of sites of neurons, if these were asked for
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, tuple[object, HeadMap]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[object, HeadMap]]] = weakref.WeakKeyDictionary()
 
 
-def find_heads(model: nn.Module, example: Mapping[str, Any] | None = None) -> HeadMap:
-    """Every softmax attention block of a model and its heads.
+def find_heads(model: nn.Module, example: Mapping[str, Any] | None = None, *, neurons: bool = False) -> HeadMap:
+    """Every softmax attention block of a model and its heads; with `neurons`, its feed-forward parts too.
+
+    A feed-forward part is a site of the component `neurons`, whose heads are its neurons, one channel wide: they are
+    scored, masked, selected, repaired and pruned as heads are.
 
     `example` is a batch of model inputs; without one, a small batch is made from the config. The model is run on it
     once, so that everything reported has been seen to work; what was not understood is in `heads.skipped`.
@@ -43,16 +48,16 @@ def find_heads(model: nn.Module, example: Mapping[str, Any] | None = None) -> He
         raise ExampleError(f"The example is a {type(example).__name__}; expected a table of model inputs.")
     model = unwrapped(model)
     fingerprint = _fingerprint(model)
-    known = _known.get(model)
+    known = _known.get(model, {}).get(neurons)
     if example is None and known is not None and known[0] == fingerprint:
         return known[1]
-    heads = look(model, example).heads
+    heads = look(model, example, neurons=neurons).heads
     if heads:
-        _known[model] = (fingerprint, heads)
+        _known.setdefault(model, {})[neurons] = (fingerprint, heads)
     return heads
 
 
-def look(model: nn.Module, example: Mapping[str, Any] | None = None) -> Look:
+def look(model: nn.Module, example: Mapping[str, Any] | None = None, *, neurons: bool = False) -> Look:
     """Examine a model afresh."""
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UnsupportedModelError(
@@ -61,6 +66,7 @@ def look(model: nn.Module, example: Mapping[str, Any] | None = None) -> Look:
         )
     with paused_gates(model):
         examination = examine(model, example)
+        parts = find_feed_forward(model, examination, example) if neurons else []
     names = name_sites(model, examination.anatomies)
     sites = {
         anatomy.block: Site(
@@ -82,19 +88,46 @@ def look(model: nn.Module, example: Mapping[str, Any] | None = None) -> Look:
         for anatomy, name in zip(examination.anatomies, names, strict=True)
     }
     anatomies = {anatomy.block: anatomy for anatomy in examination.anatomies}
-    sites |= _remembered_sites(model, sites)
+    sites |= {
+        part.output: _neuron_site(part, name) for part, name in zip(parts, name_neurons(model, parts), strict=True)
+    }
+    sites |= _remembered_sites(model, sites, neurons=neurons)
     model_type = str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)
     emptied = [site.path for site in sites.values() if not site.num_heads]
     skipped = tuple(item for item in examination.skipped if not any(_related(item.path, path) for path in emptied))
+    skipped += without_neurons(model) if neurons else ()
     return Look(
         HeadMap(tuple(sites.values()), skipped=skipped, model_type=model_type),
         {site.id: anatomies[path] for path, site in sites.items() if path in anatomies and site.num_heads},
+        {sites[part.output].id: part for part in parts if sites[part.output].num_heads},
+    )
+
+
+def _neuron_site(part: FeedForward, name: SiteName) -> Site:
+    every = tuple(range(part.size))
+    return Site(
+        id=name.id,
+        component=name.component,
+        layer=name.layer,
+        layers=name.layers,
+        tower=name.tower,
+        num_heads=part.size,
+        num_kv_heads=part.size,
+        head_dim=1,
+        path=part.output,  # the block around it may hold attention, too
+        output=part.output,
+        original_num_heads=part.size,
+        kept=every,
+        groups=tuple((neuron,) for neuron in every),
     )
 
 
 def remember(model: nn.Module, heads: HeadMap) -> None:
     """Save the next `find_heads` its work."""
-    _known[model] = (_fingerprint(model), heads)
+    has_neurons = heads.attention is not heads
+    _known[model] = {has_neurons: (_fingerprint(model), heads)}
+    if has_neurons:
+        _known[model][False] = (_fingerprint(model), heads.attention)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -106,7 +139,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def _remembered_sites(model: nn.Module, found: Mapping[str, Site]) -> dict[str, Site]:
+def _remembered_sites(model: nn.Module, found: Mapping[str, Site], *, neurons: bool) -> dict[str, Site]:
     """Sites as an earlier pruning recorded them, under this model's paths; emptied ones included."""
     entry = record.read(model)
     if entry is None:
@@ -114,6 +147,8 @@ def _remembered_sites(model: nn.Module, found: Mapping[str, Site]) -> dict[str, 
     sites = {}
     for site in record.recorded_heads(entry):
         place = record.find_module(model, site.path)
+        if site.is_neurons and not neurons:
+            continue
         if place is None:
             continue  # a part that this class of the model does not have
         here = found.get(place[0])

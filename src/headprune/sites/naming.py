@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
+from headprune.heads.ids import NEURONS
 from headprune.sites.examine import Anatomy
+
+
+class Block(Protocol):
+    """Something in a layer: where it is, and when it ran."""
+
+    @property
+    def block(self) -> str: ...
+
+    @property
+    def calls(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -26,20 +37,39 @@ def name_sites(model: nn.Module, anatomies: Sequence[Anatomy]) -> list[SiteName]
     several = len(set(towers)) > 1
     decoders = {_decoder(anatomy.block) for anatomy in anatomies if anatomy.is_cross} - {None}
     components = [_component(anatomy, decoders) for anatomy in anatomies]
+    return _names(model, anatomies, towers if several else [None] * len(towers), components)
+
+
+def name_neurons(model: nn.Module, parts: Sequence[Block]) -> list[SiteName]:
+    """A name for each feed-forward part, in the order given: `neurons.3`, or `decoder.neurons.3` where an encoder has
+    some, too."""
+    towers = [_tower(model, part.block) for part in parts]
+    several = len(set(towers)) > 1
+    sides = ["decoder" if _decoder(part.block) else "encoder" for part in parts]
+    prefixes = [
+        (tower if several else None, side if len(set(sides)) > 1 else None)
+        for tower, side in zip(towers, sides, strict=True)
+    ]
+    return _names(model, parts, [".".join(filter(None, both)) or None for both in prefixes], [NEURONS] * len(parts))
+
+
+def _names(
+    model: nn.Module, blocks: Sequence[Block], towers: Sequence[str | None], components: Sequence[str]
+) -> list[SiteName]:
+    """A second one of the same tower, component and layer is told by its number."""
     families: dict[tuple[str | None, str], list[int]] = {}
     for index, key in enumerate(zip(towers, components, strict=True)):
         families.setdefault(key, []).append(index)
     names: dict[int, SiteName] = {}
     for (tower, component), members in families.items():
-        layers = _layers(model, [anatomies[i] for i in members])
+        layers = _layers(model, [blocks[i] for i in members])
         used: dict[int, int] = {}
         for index, runs in zip(members, layers, strict=True):
             used[runs[0]] = used.get(runs[0], 0) + 1
             nth = f"#{used[runs[0]]}" if used[runs[0]] > 1 else ""
-            shown = tower if several else None
-            prefix = f"{shown}." if shown else ""
-            names[index] = SiteName(f"{prefix}{component}.{runs[0]}{nth}", shown, component, runs[0], runs)
-    return [names[i] for i in range(len(anatomies))]
+            prefix = f"{tower}." if tower else ""
+            names[index] = SiteName(f"{prefix}{component}.{runs[0]}{nth}", tower, component, runs[0], runs)
+    return [names[i] for i in range(len(blocks))]
 
 
 def _component(anatomy: Anatomy, decoders: set[str | None]) -> str:
@@ -70,13 +100,13 @@ def _tower(model: nn.Module, path: str) -> str | None:
     return None
 
 
-def _layers(model: nn.Module, anatomies: Sequence[Anatomy]) -> list[tuple[int, ...]]:
+def _layers(model: nn.Module, blocks: Sequence[Block]) -> list[tuple[int, ...]]:
     """The layers that run each block, all of one tower and component."""
-    runs = sum(len(anatomy.calls) for anatomy in anatomies)
-    if runs > len(anatomies) and runs == _config_layers(model):  # a module shared by several layers: count its calls
-        order = sorted(time for anatomy in anatomies for time in anatomy.calls)
-        return [tuple(order.index(time) for time in anatomy.calls) for anatomy in anatomies]
-    places = [_places(model, anatomy.block) for anatomy in anatomies]
+    runs = sum(len(block.calls) for block in blocks)
+    if runs > len(blocks) and runs == _config_layers(model):  # a module shared by several layers: count its calls
+        order = sorted(time for block in blocks for time in block.calls)
+        return [tuple(order.index(time) for time in block.calls) for block in blocks]
+    places = [places_in_lists(model, block.block) for block in blocks]
     depth = max(map(len, places))
     if any(len(place) != depth for place in places) or depth == 0:
         return [(place[0][1] if place else 0,) for place in places]
@@ -93,7 +123,7 @@ def _config_layers(model: nn.Module) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def _places(model: nn.Module, path: str) -> list[tuple[str, int]]:
+def places_in_lists(model: nn.Module, path: str) -> list[tuple[str, int]]:
     """Every (list of modules, index in it) on the way to a module."""
     found, module, walked = [], model, ""
     for part in path.split("."):

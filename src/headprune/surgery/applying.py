@@ -214,7 +214,7 @@ def _swap(model: nn.Module, path: str, new: nn.Module, journal: Journal, stored:
     parent_path, _, name = place[0].rpartition(".")
     parent, old = model.get_submodule(parent_path), place[1]
     new.train(old.training)
-    if isinstance(new, ZeroProjection):
+    if isinstance(new, ZeroProjection) and not isinstance(parent, nn.Sequential):  # which runs what is in it, in order
         _hide(parent, name, new)
         journal.did(lambda: _unhide(parent, name, old))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from headprune.heads.ids import NEURONS, SiteName
 from headprune.sites.record import recorded_heads
 
 BEGIN, END = "<!-- headprune: begin -->", "<!-- headprune: end -->"
@@ -36,7 +37,8 @@ model = AutoModel.from_pretrained("path/to/this/folder")
 
 
 def _section(entry: dict[str, Any], loading: str) -> str:
-    heads = recorded_heads(entry)
+    every = recorded_heads(entry)
+    heads, neurons = every.attention, [site for site in every if site.is_neurons]
     original = sum(site.original_num_heads for site in heads)
     lines = [
         "## Removed attention heads",
@@ -51,12 +53,27 @@ def _section(entry: dict[str, Any], loading: str) -> str:
         gone = [head for head in range(site.original_num_heads) if head not in site.kept]
         shown = ", ".join(map(str, gone)) if gone else "none"
         lines.append(f"| {site.id} | {site.num_heads} | {site.original_num_heads} | {shown} |")
+    if neurons:
+        lines += [
+            "",
+            "Neurons of feed-forward parts that are left:",
+            "",
+            "| site | neurons left | of |",
+            "|---|---|---|",
+        ]
+        lines += [f"| {site.id} | {site.num_heads} | {site.original_num_heads} |" for site in neurons]
     lines += ["", "How they were chosen:", ""]
     for number, step in enumerate(entry.get("history", []), 1):
-        removed = sum(len(indices) for indices in step.get("removed", {}).values())
+        removed = _removed(step.get("removed", {}))
         how = step.get("by") or "a mask given by the user"
         on = f", on {step['on']}" if step.get("on") else ""
         repaired = f"; repaired without training by {step['recovered']}" if step.get("recovered") else ""
-        lines.append(f"{number}. {removed} heads by {how}{on}{repaired}")
+        lines.append(f"{number}. {removed} by {how}{on}{repaired}")
     lines += ["", loading]
     return "\n".join(lines)
+
+
+def _removed(gone: dict[str, Any]) -> str:
+    neurons = sum(len(indices) for site, indices in gone.items() if SiteName.parse(site).component == NEURONS)
+    heads = sum(len(indices) for indices in gone.values()) - neurons
+    return " and ".join(f"{count} {what}" for count, what in ((heads, "heads"), (neurons, "neurons")) if count)

@@ -64,7 +64,7 @@ def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
                 place = record.find_module(self, site.path)
                 if place is not None and site.num_heads != site.original_num_heads:
                     record.mark_pruned(place[1])
-            note_pruned_heads(self.config, record.recorded_heads(entry))
+            note_pruned_heads(self.config, record.recorded_heads(entry).attention)
         return result
 
     return post_init

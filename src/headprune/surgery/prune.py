@@ -21,11 +21,13 @@ from headprune.sites.examine import Anatomy
 from headprune.sites.find import look, remember, unwrapped
 from headprune.sites.layers import note_pruned_heads
 from headprune.sites.modes import eval_mode, same_draws
+from headprune.sites.neurons import FeedForward
 from headprune.sites.running import run
 from headprune.surgery import dissect
 from headprune.surgery.applying import Journal, apply_, tie_again_
 from headprune.surgery.counts import repairs
 from headprune.surgery.edits import Edits
+from headprune.surgery.neurons import neuron_edits
 from headprune.surgery.units import Cut, Gqa, cut_site
 
 
@@ -152,14 +154,17 @@ def _cut_out(
 ) -> Outcome:
     """Do all cuts or none."""
     refuse_unfit_models(model)
-    view = look(model, example)
+    view = look(model, example, neurons=isinstance(mask, HeadMask) and mask.has_neurons)
     cuts = _cuts(view.heads, mask, gqa, empty_site)
     expected = _masked_answer(model, mask, view.heads, example, empty_site) if verify and cuts else None
     outcome = Outcome(view.heads, _pruned_heads(view.heads, cuts), Edits(), [], None)
     try:
         with eval_mode(model):  # dropout would make every block differ from itself
             for cut in cuts:
-                edits, journal = _operate(model, view.anatomy[cut.site.id], cut, empty_site)
+                if cut.site.is_neurons:
+                    edits, journal = _remove_neurons(model, view.feed_forward[cut.site.id], cut, empty_site)
+                else:
+                    edits, journal = _operate(model, view.anatomy[cut.site.id], cut, empty_site)
                 outcome.journals.append(journal)
                 outcome = dataclasses.replace(outcome, edits=outcome.edits.then(edits))
             if verify and cuts:
@@ -241,6 +246,28 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
     raise refusal
 
 
+def _remove_neurons(model: nn.Module, part: FeedForward, cut: Cut, empty_site: EmptySite) -> tuple[Edits, Journal]:
+    """Cut one feed-forward part, if its block then answers as it does with the neurons masked."""
+    edits = neuron_edits(model, part, cut, skip_bias=empty_site == "skip")
+    expected = _masked_block(model, part, cut, empty_site)
+    journal = apply_(model, edits)
+    try:
+        gap = difference(_block_output(model, part), expected)
+    except Exception as error:
+        journal.roll_back()
+        raise UnsupportedModelError(
+            f"{cut.site.id} of {type(model).__name__} ({part.output}) cannot be pruned: without some of its neurons it "
+            f"does not run ({type(error).__name__}: {error}). The model was left as it was."
+        ) from error
+    if gap.is_small:
+        return edits, journal
+    journal.roll_back()
+    raise UnsupportedModelError(
+        f"{cut.site.id} of {type(model).__name__} ({part.output}) cannot be pruned exactly: outputs differ by "
+        f"{gap.largest:.1e}, so something else reads its neurons. The model was left as it was."
+    )
+
+
 def _refusal(model: nn.Module, anatomy: Anatomy, cut: Cut, why: str) -> UnsupportedModelError:
     kind = type(model.get_submodule(anatomy.attention)).__name__
     return UnsupportedModelError(
@@ -249,12 +276,14 @@ def _refusal(model: nn.Module, anatomy: Anatomy, cut: Cut, why: str) -> Unsuppor
     )
 
 
-def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> list[torch.Tensor]:
+def _masked_block(
+    model: nn.Module, anatomy: Anatomy | FeedForward, cut: Cut, empty_site: EmptySite
+) -> list[torch.Tensor]:
     """What the output projection says with the removed heads masked, each time the block calls it."""
     output = model.get_submodule(anatomy.output)
     with torch.no_grad(), called_projections(model), captured_input(output) as contexts:
         _run_again(model, anatomy)
-        factor = torch.zeros(anatomy.heads)
+        factor = torch.zeros(cut.site.num_heads)
         if not cut.is_empty:
             factor[cut.positions] = 1.0
         mask = HeadFactor(cut.site.id, factor)
@@ -262,14 +291,14 @@ def _masked_block(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: Empt
     return [torch.zeros_like(a) for a in answers] if cut.is_empty and empty_site == "skip" else answers
 
 
-def _block_output(model: nn.Module, anatomy: Anatomy) -> list[torch.Tensor]:
+def _block_output(model: nn.Module, anatomy: Anatomy | FeedForward) -> list[torch.Tensor]:
     output = model.get_submodule(anatomy.output)
     with torch.no_grad(), captured_output(output) as outputs:
         _run_again(model, anatomy)
     return outputs
 
 
-def _run_again(model: nn.Module, anatomy: Anatomy) -> None:
+def _run_again(model: nn.Module, anatomy: Anatomy | FeedForward) -> None:
     args, kwargs = anatomy.call.arguments()
     with same_draws(model):
         model.get_submodule(anatomy.block)(*args, **kwargs)
@@ -316,6 +345,9 @@ def _write_record(model: nn.Module, outcome: Outcome, about: Mapping[str, str] |
         )
         for site in after
     )
+    if old is not None:  # neurons that went before, where this pruning was of heads alone
+        here = {site.id for site in sites}
+        sites += tuple(site for site in record.recorded_heads(old) if site.is_neurons and site.id not in here)
     gone = HeadMask.full(before) - HeadMask.full(after)
     step: dict[str, Any] = {"removed": {site: heads for site, heads in gone.to_dict().items() if heads}}
     step |= {key: str(value) for key, value in (about or {}).items()}
@@ -326,4 +358,4 @@ def _write_record(model: nn.Module, outcome: Outcome, about: Mapping[str, str] |
         "history": [*(old or {}).get("history", []), step],
     }
     record.write(model, entry)
-    note_pruned_heads(getattr(model, "config", None), after)
+    note_pruned_heads(getattr(model, "config", None), after.attention)

@@ -23,7 +23,8 @@ class Cut:
 
     @property
     def removed(self) -> tuple[int, ...]:
-        return tuple(head for head in self.site.kept if head not in self.kept)
+        kept = set(self.kept)
+        return tuple(head for head in self.site.kept if head not in kept)
 
     @property
     def is_empty(self) -> bool:
@@ -32,7 +33,8 @@ class Cut:
     @property
     def positions(self) -> list[int]:
         """Kept heads by their present place in the site; an emptied site keeps its first as a placeholder."""
-        return [self.site.kept.index(head) for head in self.kept] or [0]
+        places = {head: place for place, head in enumerate(self.site.kept)}
+        return [places[head] for head in self.kept] or [0]
 
     @property
     def num_kv_heads(self) -> int:

@@ -1,0 +1,136 @@
+"""Find the feed-forward parts of a model: neurons between projections, each by itself.
+
+Neuron i of a part is channel i of what its last projection reads. It depends on channel i of the projections before it
+(or on two channels, where one projection makes both a gate and what it lets through) and on nothing else. This is seen
+from gradients: if no channel depends on another, flipping signs of what flows back flips the same signs of what
+arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headprune.heads import Skipped
+from headprune.hooks import Call, Watch, watched
+from headprune.sites import projections
+from headprune.sites.examine import Examination
+from headprune.sites.example import example_inputs
+from headprune.sites.modes import free_gradients, same_attributes
+from headprune.sites.naming import places_in_lists
+from headprune.sites.running import run
+
+LOOK_BACK = 4  # projections before the last one of a part: one, two with a gate, and what else may lie between
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """One feed-forward part as found in the model."""
+
+    block: str  # the smallest called module that holds all of its projections
+    output: str  # the projection that reads the neurons
+    sources: Mapping[str, str]  # projections that make them -> where the channels of a neuron are (see `channels`)
+    size: int
+    call: Call  # one call of the block, to run it again
+    calls: tuple[int, ...]
+
+
+def channels(kind: str, neurons: Sequence[int], size: int) -> list[int]:
+    """The channels of a projection that belong to neurons: `one` each, in two `halves`, or in `pairs`."""
+    if kind == "one":
+        return list(neurons)
+    if kind == "halves":
+        return [*neurons, *(size + neuron for neuron in neurons)]
+    return [2 * neuron + i for neuron in neurons for i in (0, 1)]
+
+
+def find_feed_forward(
+    model: nn.Module, attention: Examination, example: Mapping[str, Any] | None = None
+) -> list[FeedForward]:
+    """Every feed-forward part in a layer of the model. One forward pass and a few backward passes through each part."""
+    taken = {a.output for a in attention.anatomies} | {path for a in attention.anatomies for path in a.channels}
+    closed = [item.path for item in attention.skipped]
+    with free_gradients(model), same_attributes(model):
+        inputs = example if example is not None else example_inputs(model)
+        with watched(model) as watch:
+            run(model, inputs, is_made=example is None)
+        return _parts(model, watch, taken, closed)
+
+
+def without_neurons(model: nn.Module) -> tuple[Skipped, ...]:
+    """Feed-forward parts that are left alone."""
+    return tuple(
+        Skipped(
+            path, "experts that keep all their weights in one tensor: their neurons are not pruned", has_heads=False
+        )
+        for path, module in model.named_modules()
+        if any(parameter.dim() == 3 for parameter in module.parameters(recurse=False))
+        and "expert" in type(module).__name__.lower()
+    )
+
+
+def _parts(model: nn.Module, watch: Watch, taken: set[str], closed: list[str]) -> list[FeedForward]:
+    calls = sorted(watch.calls, key=lambda call: call.order)
+    linear = [call for call in calls if _is_candidate(model, call, taken, closed)]
+    found: dict[str, FeedForward] = {}
+    used: set[str] = set()
+    for place, call in enumerate(linear):
+        if call.path in found:
+            known = found[call.path]
+            found[call.path] = FeedForward(**{**vars(known), "calls": (*known.calls, call.order)})
+            continue
+        part = _part(call, linear[max(0, place - LOOK_BACK) : place], calls)
+        if part is not None and not used & {part.output, *part.sources}:
+            found[call.path] = part
+            used |= {part.output, *part.sources}
+    return list(found.values())
+
+
+def _is_candidate(model: nn.Module, call: Call, taken: set[str], closed: Iterable[str]) -> bool:
+    if projections.layout(call.module) is None or call.path in taken or not call.args:
+        return False
+    if any(f"{call.path}.".startswith(f"{path}.") for path in closed) or not places_in_lists(model, call.path):
+        return False  # a pooler or a classifier is not a feed-forward part of a layer
+    tensors = (call.args[0], call.output)
+    return all(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors)
+
+
+def _part(output: Call, before: Sequence[Call], calls: Sequence[Call]) -> FeedForward | None:
+    neurons: Tensor = output.args[0]
+    size = neurons.shape[-1]
+    sources = {call.path: kind for call in before if (kind := _kind(neurons, call.output)) is not None}
+    if not sources or size < 2:
+        return None
+    first = min(call.order for call in before if call.path in sources)
+    around = [
+        call
+        for call in calls
+        if call.order < first and all(f"{path}.".startswith(f"{call.path}.") for path in (output.path, *sources))
+    ]
+    if not around:
+        return None
+    block = max(around, key=lambda call: (len(call.path), call.order))
+    return FeedForward(block.path, output.path, sources, size, block, (output.order,))
+
+
+def _kind(neurons: Tensor, made: Tensor) -> str | None:
+    """How neurons depend on the channels of a projection; None if they do not, or not one by one."""
+    size, width = neurons.shape[-1], made.shape[-1]
+    if width not in (size, 2 * size):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    back = torch.randn(neurons.shape, generator=generator).to(neurons)
+    signs = (torch.randint(0, 2, (size,), generator=generator) * 2 - 1).to(neurons)
+    (plain,) = torch.autograd.grad(neurons, made, back, retain_graph=True, allow_unused=True)
+    if plain is None or not bool(plain.any()):
+        return None
+    (flipped,) = torch.autograd.grad(neurons, made, back * signs, retain_graph=True)
+    kinds = {"one": signs} if width == size else {"halves": signs.repeat(2), "pairs": signs.repeat_interleave(2)}
+    for kind, pattern in kinds.items():
+        if torch.allclose(flipped, plain * pattern, rtol=1e-4, atol=1e-6 * float(plain.abs().max())):
+            return kind
+    return None
