@@ -90,6 +90,27 @@ def test_a_speed_up_is_told_as_measured(toy):
     assert "measured" in told["by"]
 
 
+def test_neurons_alone_and_together_with_heads(toy, tmp_path):
+    """A quarter of the neurons; then a budget that heads and neurons share."""
+    told = prune(
+        toy, "--parts", "neurons", "--method", "sensitivity", "--recover", "least-squares", "--prune", "25%", "--out",
+        tmp_path / "neurons",
+    )  # fmt: skip
+    assert told["recovery"]["error_left"] <= 1.0
+    assert all(site.startswith("neurons.") for site in told["removed"])
+    loaded = hp.find_heads(AutoModelForSequenceClassification.from_pretrained(tmp_path / "neurons"), neurons=True)
+    assert len(loaded.neurons) == round(0.75 * sum(site.original_num_heads for site in loaded.neurons))
+    assert len(loaded.attention) == sum(site.original_num_heads for site in loaded.attention)
+    told = prune(toy, "--parts", "both", "--method", "best", "--params", "95%", "--out", tmp_path / "both")
+    before, after = told["parameters"]
+    assert 0.9 * before < after <= 0.95 * before
+    scores = called("score", toy / "tuned", "--task", "sst2", "--data-dir", toy / "data", "--parts", "neurons", "--out",
+                    tmp_path / "scores")  # fmt: skip
+    assert all(site.startswith("neurons.") for site in scores["scores"])
+    with pytest.raises(MaskError, match="share of both means nothing"):
+        prune(toy, "--parts", "both", "--method", "best", "--prune", "50%", "--dry-run")
+
+
 def test_max_drop_with_a_repair(toy, tmp_path):
     """The drop is that of the repaired model."""
     told = prune(toy, "--method", "residual", "--recover", "least-squares", "--max-drop", 2, "--out", tmp_path / "x")
@@ -121,7 +142,7 @@ def test_cells_of_the_board_are_computed_once_and_again_on_request(toy, tmp_path
     """A board of one model; a cell that is there is left alone, and the same when asked for again."""
     board, text = tmp_path / "board.json", tmp_path / "board.md"
     names = [f"minilm/sst2/{way}/0.50/0/1" for way in ("sensitivity/none", "best/least-squares", "random/none")]
-    where = ("--model", f"minilm/sst2={toy / 'tuned'}", "--data-dir", toy / "data", "--out", board, "--calibration", 60)
+    where = ("--model", f"minilm/sst2={toy / 'tuned'}", "--data-dir", toy / "data", "--out", board)
     first = called("bench", "leaderboard", *where, *(word for name in names for word in ("--cell", name)))
     assert [spec_of(cell).name for cell in first] == names
     assert [("against" in cell) for cell in first] == [False, True, True]
@@ -129,6 +150,10 @@ def test_cells_of_the_board_are_computed_once_and_again_on_request(toy, tmp_path
     assert {**again, "seconds": 0} == {**first[1], "seconds": 0}
     assert text.read_text() == page(read_cells(board))
     assert "| best | least-squares |" in text.read_text()
+    trained = [f"minilm/sst2/{way}/none/0.50/1/1" for way in ("sensitivity", "voita", "shim", "budhraja")]
+    cells = called("bench", "leaderboard", *where, *(word for name in trained for word in ("--cell", name)))
+    assert [cell["heads"] for cell in cells] == [4] * 4
+    assert {spec_of(cell).name for cell in read_cells(board)} == {*names, *trained}
     with pytest.raises(UnknownNameError, match="Did you mean"):
         call("bench", "leaderboard", *where, "--cell", "minilm/sst2/best/least-square/0.50/0/1")
     with pytest.raises(DataError, match="NAME/DATA=FOLDER"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headprune.errors import MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores
 from headprune.heads.mask import Unit
@@ -70,25 +73,30 @@ def _cheapest(losses: Table, costs: Table, limit: float) -> dict[str, int]:
     if limit <= 0:
         return fewest
     size = limit / BINS
-    best: list[float] = [0.0] * (BINS + 1)  # least loss of the sites so far, within so many bins
-    choices: list[list[int]] = []
+    best = np.zeros(BINS + 1)  # least loss of the sites so far, within so many bins
+    choices: list[NDArray[np.int64]] = []
     for site, site_losses in losses.items():
-        taken = [math.ceil(cost / size - 1e-9) for cost in costs[site]]
-        new, chosen = [math.inf] * (BINS + 1), [-1] * (BINS + 1)
-        for count, (bins, loss) in enumerate(zip(taken, site_losses, strict=True)):
-            for room in range(max(0, bins), BINS + 1):
-                total = best[room - bins] + loss
-                if total < new[room]:
-                    new[room], chosen[room] = total, count
+        new, chosen = np.full(BINS + 1, np.inf), np.full(BINS + 1, -1)
+        for count, (cost, loss) in enumerate(zip(costs[site], site_losses, strict=True)):
+            bins = _bins(cost, size)
+            if bins > BINS or loss == math.inf:
+                continue
+            total = best[: BINS + 1 - bins] + loss
+            better = total < new[bins:]
+            new[bins:][better], chosen[bins:][better] = total[better], count
         best = new
         choices.append(chosen)
     if best[BINS] == math.inf:  # rounding up each site's cost to whole bins was too much
         return fewest
     counts, room = {}, BINS
     for site, chosen in reversed(list(zip(losses, choices, strict=True))):
-        counts[site] = chosen[room]
-        room -= math.ceil(costs[site][chosen[room]] / size - 1e-9)
+        counts[site] = int(chosen[room])
+        room -= _bins(costs[site][counts[site]], size)
     return counts
+
+
+def _bins(cost: float, size: float) -> int:
+    return max(0, math.ceil(cost / size - 1e-9))
 
 
 def _same_everywhere(losses: Table, costs: Table, limit: float) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headprune.cli.options import amount
+from headprune.cli.options import Parts, amount
 from headprune.errors import FileFormatError, MaskError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ AMOUNTS = ("prune", "keep", "pattern", *BUDGETS)
 class Choice:
     """The options as typed. Every field is an option of `headprune prune`."""
 
+    parts: Parts = "heads"
     mask: Annotated[Path | None, typer.Option(help="A mask file: the heads that stay.")] = None
     heads: Annotated[str | None, typer.Option(help="Heads or sites that go, by name: encoder.3:7,encoder.5 …")] = None
     scores: Annotated[Path | None, typer.Option(help="A scores file: the lowest heads go first.")] = None
@@ -86,6 +87,12 @@ class Choice:
             raise MaskError(
                 "Say which heads go with one of --mask, --heads, --prune, --keep, --pattern, --max-drop, --params, "
                 "--macs or --speedup (with --method or --scores the lowest go, without them a random choice)."
+            )
+        currency = ("params", "macs", "speedup")
+        if self.parts == "both" and not any(getattr(self, name) is not None for name in (*currency, "mask", "heads")):
+            raise MaskError(
+                "--parts both: a head and a neuron are not worth the same, so a share of both means nothing. Say what "
+                "the model may cost with --params, --macs or --speedup."
             )
         if self.scores is not None and self.method is not None:
             raise MaskError("--scores and --method both say in which order heads go: give one of them.")
@@ -157,6 +164,7 @@ def _within_costs(choice: Choice, model: Any, found: HeadMap, scores: HeadScores
     from headprune.costs import mask_for_budget, mask_for_speedup
 
     ways: Any = {name: getattr(choice, name) for name in ("unit", "at_least", "uniform", "gqa", "batch", "length")}
+    ways["normalize"] = "none" if choice.parts == "both" else None  # what the loss loses, the same for all
     if choice.speedup is not None:
         hit = mask_for_speedup(model, scores, found, choice.speedup, **ways)
         low, high = hit.spread

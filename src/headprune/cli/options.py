@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headprune.errors import CheckpointError, HeadpruneError, MaskError
+from headprune.errors import CheckpointError, HeadpruneError, MaskError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from headprune.heads import HeadMap
 
 
 @dataclass
@@ -30,9 +32,25 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs inst
 Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
 Device = Annotated[str, typer.Option(help="Where to run: cpu, cuda, mps, …")]
 Picture = Annotated[Literal["html", "png", "svg"], typer.Option(help="html (values on hover), png or svg.")]
+Parts = Annotated[
+    Literal["heads", "neurons", "both"],
+    typer.Option(help="What may go: attention heads, neurons of feed-forward parts, or both."),
+]
 RemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model. Off unless you ask for it.")
 ]
+
+
+def find_parts(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap]:
+    """Everything that a mask of this model must name, and what of it may go."""
+    from headprune.sites import find_heads
+
+    every = find_heads(model, neurons=parts != "heads")
+    found = every.neurons if parts == "neurons" else every
+    if not found:
+        why = f" ({every.skipped[0].path}: {every.skipped[0].reason})" if every.skipped else ""
+        raise UnsupportedModelError(f"No {parts} were found in {type(model).__name__}{why}.")
+    return every, found
 
 
 def amount(text: str) -> float | int:

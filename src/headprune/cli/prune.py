@@ -6,6 +6,7 @@ import json as json_module
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,17 @@ import typer
 from headprune.cli.budget import Budget, Halves
 from headprune.cli.calibrating import Calibration
 from headprune.cli.choosing import Choice, choose
-from headprune.cli.options import Device, Json, Model, RemoteCode, Seed, check_writable, load_model, progress
+from headprune.cli.options import (
+    Device,
+    Json,
+    Model,
+    RemoteCode,
+    Seed,
+    check_writable,
+    find_parts,
+    load_model,
+    progress,
+)
 from headprune.cli.taskdata import TaskOptions, padded_as, takes_task
 from headprune.cli.widening import takes
 from headprune.errors import MaskError
@@ -46,7 +57,7 @@ def prune(
     choice.check()
     if out is not None:
         check_writable(out)
-    from headprune.sites import find_heads
+    from headprune.heads import HeadMask
     from headprune.surgery.plan import plan
     from headprune.surgery.prune import perform
 
@@ -55,18 +66,19 @@ def prune(
         step("loading the model")
         loaded = load_model(model, device, trust_remote_code=trust_remote_code)
         step("choosing heads")
-        found = find_heads(loaded)
+        every, found = find_parts(loaded, choice.parts)
         calibrated, budget = _examples(choice, data, model, loaded, found, seed)
-        chosen, how = choose(choice, loaded, found, seed, calibrated, budget)
+        some, how = choose(choice, loaded, found, seed, calibrated, budget)
+        chosen = HeadMask.from_dict(every, some.to_dict())
         step("counting")
         planned = plan(loaded, chosen, **ways)
         result: dict[str, Any] = {**planned.to_dict(), "by": how, "difference": None, "out": None}
         if budget is not None:
-            result["budget"] = budget.report(chosen)
+            result["budget"] = budget.report(some)
         if out is not None:
             step("removing heads")
             if calibrated is not None and choice.repair is not None:
-                result["recovery"] = calibrated.repair(chosen, choice.repair).to_dict()
+                result["recovery"] = replace(calibrated, heads=every).repair(chosen, choice.repair).to_dict()
             outcome = perform(loaded, chosen, **ways, about={"by": how})
             with kept_card(Path(model), out):
                 loaded.save_pretrained(out)  # type: ignore[operator]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.cli.choosing import read_scores
-from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, progress
+from headprune.cli.options import Device, Json, Model, Parts, Picture, Seed, check_writable, find_parts, progress
 from headprune.cli.taskdata import TaskOptions, takes_task
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def score(
     ] = "mean",
     split: Annotated[str, typer.Option(help="The part of the data to score on.")] = "train",
     examples: Annotated[int, typer.Option(help="A random part of so many examples; 0 is all.")] = 0,
+    parts: Parts = "heads",
     against: Annotated[
         list[Path] | None, typer.Option(help="Other scores of this model: do they see the same heads? Repeatable.")
     ] = None,
@@ -43,7 +44,6 @@ def score(
     from headprune.heads.files import write_text
     from headprune.pictures import heat_map, write_picture
     from headprune.scoring.resumable import score_in_parts
-    from headprune.sites import find_heads
 
     others = [read_scores(path) for path in against or ()]
     opened = data.open(model)
@@ -52,12 +52,12 @@ def score(
     options: dict[str, Any] = {"reduction": reduction} if reduction is not None else {}
     if loss != "mean":
         options["loss"] = loss
+    _, heads = find_parts(loaded, parts)
+    name = f"{data.task} {split}, {len(rows)} examples"
     with progress(len(made)) as step:
         scores = score_in_parts(
-            loaded, made, out / "unfinished", method=method, name=f"{data.task} {split}, {len(rows)} examples",
-            seed=seed, progress=step, **options,
-        )  # fmt: skip
-    heads = find_heads(loaded)
+            loaded, made, out / "unfinished", heads=heads, method=method, name=name, seed=seed, progress=step, **options
+        )
     write_text(out / "scores.json", scores.to_json())
     drawn = heat_map(heads, scores.normalized(), title=f"{method} on {scores.data}", name=method)
     page = write_picture(drawn, out / "scores", picture)
@@ -77,7 +77,8 @@ def score(
         if value is not None
     )
     low, high = ", ".join(n for _, n in ranked[:3]), ", ".join(n for _, n in ranked[::-1][:3])
-    typer.echo(f"scored {len(ranked)} heads by {method} on {scores.data}; lowest {low}; highest {high}; {page}")
+    what = "heads and neurons" if parts == "both" else parts
+    typer.echo(f"scored {len(ranked)} {what} by {method} on {scores.data}; lowest {low}; highest {high}; {page}")
 
 
 def _alike(heads: HeadMap, scores: HeadScores, other: HeadScores) -> dict[str, Any]:

@@ -128,10 +128,17 @@ class HeadMap:
     @property
     def attention(self) -> HeadMap:
         """Without neurons."""
-        if not any(site.is_neurons for site in self._sites):
+        return self._part([site for site in self._sites if not site.is_neurons])
+
+    @property
+    def neurons(self) -> HeadMap:
+        """Only the feed-forward parts, of a map that has them."""
+        return self._part([site for site in self._sites if site.is_neurons])
+
+    def _part(self, sites: list[Site]) -> HeadMap:
+        if len(sites) == len(self._sites):
             return self
-        sites = tuple(site for site in self._sites if not site.is_neurons)
-        return HeadMap(sites, skipped=self.skipped, model_type=self.model_type)
+        return HeadMap(tuple(sites), skipped=self.skipped, model_type=self.model_type)
 
     def heads(self) -> list[HeadId]:
         """Every head that is there now, in order."""
@@ -176,10 +183,9 @@ class HeadMap:
             rows.append((site.id, str(site.num_heads), str(site.num_kv_heads), str(site.head_dim), kept, site.path))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        sites = self.attention
-        lines.append(f"{len(sites)} heads in {len(sites.sites)} sites")
-        if len(sites.sites) < len(self._sites):
-            lines.append(f"{len(self) - len(sites)} neurons in {len(self._sites) - len(sites.sites)} sites")
+        for part, what in ((self.attention, "heads"), (self.neurons, "neurons")):
+            if part or what == "heads":
+                lines.append(f"{len(part)} {what} in {len(part.sites)} sites")
         lines += [f"skipped {item.path}: {item.reason}" for item in self.skipped]
         return "\n".join(lines)
 

@@ -12,7 +12,9 @@ from headprune.scoring.gradients import with_gradients
 from headprune.scoring.job import HeadSums, Job, batch_rows
 from headprune.scoring.moments import moments_of
 from headprune.scoring.reconstruction import blocks_of, by_head, elimination
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import needs_all, scorers
+
+needs_all.add("curvature")
 
 
 @scorers.add("curvature")

@@ -8,7 +8,9 @@ from torch import Tensor
 from headprune.heads import HeadScores
 from headprune.scoring.gradients import example_gradients
 from headprune.scoring.job import HeadSums, Job
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import needs_all, scorers
+
+needs_all.add("fisher-block")
 
 
 @scorers.add("fisher-block")

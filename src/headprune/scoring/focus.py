@@ -8,8 +8,10 @@ from headprune.errors import HeadpruneError
 from headprune.heads import HeadScores
 from headprune.scoring.attention import entropy
 from headprune.scoring.job import Job
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import needs_all, scorers
 from headprune.scoring.sensitivity import sensitivity
+
+needs_all.add("sensitivity-entropy")
 
 
 @scorers.add("sensitivity-entropy")

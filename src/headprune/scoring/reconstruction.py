@@ -11,9 +11,11 @@ from headprune.heads import HeadScores, Site
 from headprune.heads.mask import Unit
 from headprune.scoring.job import HeadSums, Job
 from headprune.scoring.moments import moments_of
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import needs_all, scorers
 from headprune.selection import units_of_site
 from headprune.sites import projections
+
+needs_all.add("reconstruction")
 
 
 @scorers.add("reconstruction")

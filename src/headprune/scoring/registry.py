@@ -12,6 +12,7 @@ from headprune.registry import Registry
 scorers: Registry[Callable[..., HeadScores]] = Registry("scorer")
 
 data_free: set[str] = set()  # scorers that look at no data
+needs_all: set[str] = set()  # scorers whose answers on parts of the data do not add up to that on all of it
 
 
 def unit_options(method: str, unit: str) -> dict[str, Any]:

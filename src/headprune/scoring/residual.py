@@ -11,7 +11,9 @@ from headprune.scoring.gradients import with_gradients
 from headprune.scoring.job import HeadSums, Job
 from headprune.scoring.moments import Moments, moments_of
 from headprune.scoring.positions import by_example
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import needs_all, scorers
+
+needs_all.add("residual")
 
 
 @scorers.add("residual")

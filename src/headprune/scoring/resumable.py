@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from headprune.heads import HeadScores
+from headprune.heads import HeadMap, HeadScores
 from headprune.resuming import Parts, work_key
-from headprune.scoring.registry import data_free
+from headprune.scoring.registry import data_free, needs_all
 from headprune.scoring.run import score
 from headprune.sites.find import find_heads, unwrapped
 
@@ -22,14 +22,19 @@ def score_in_parts(
     batches: Sequence[Mapping[str, Any]],
     folder: Path,
     *,
+    heads: HeadMap | None = None,
     progress: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> HeadScores:
-    """`score`, with the sums of finished parts kept in `folder`, which is removed at the end."""
+    """`score`, with the sums of finished parts kept in `folder`, which is removed at the end. Scores that do not add up
+    are taken in one go."""
     if options.get("method") in data_free or not batches:
-        return score(model, [], **options)
-    parts = Parts(folder, work_key(unwrapped(model), batches, options))
-    heads = find_heads(model)
+        return score(model, [], heads=heads, **options)
+    if options.get("method") in needs_all:
+        return score(model, list(_counted(batches, progress)), heads=heads, **options)
+    heads = heads if heads is not None else find_heads(model)
+    sites = {"neurons": True} if heads.attention is not heads else {}
+    parts = Parts(folder, work_key(unwrapped(model), batches, {**options, **sites}))
     total: HeadScores | None = None
     for start in range(0, len(batches), PART):
         some = batches[start : start + PART]

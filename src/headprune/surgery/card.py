@@ -38,7 +38,7 @@ model = AutoModel.from_pretrained("path/to/this/folder")
 
 def _section(entry: dict[str, Any], loading: str) -> str:
     every = recorded_heads(entry)
-    heads, neurons = every.attention, [site for site in every if site.is_neurons]
+    heads, neurons = every.attention, every.neurons
     original = sum(site.original_num_heads for site in heads)
     lines = [
         "## Removed attention heads",

@@ -46,20 +46,24 @@ class Plan:
     def __str__(self) -> str:
         lines = []
         for old, new in zip(self.before, self.after, strict=True):
-            gone = [head for head in old.kept if head not in new.kept]
+            kept = set(new.kept)
+            gone = [head for head in old.kept if head not in kept]
             if gone:
                 kv = f", {old.num_kv_heads} -> {new.num_kv_heads} KV heads" if old.num_kv_heads < old.num_heads else ""
-                lines.append(f"{old.id}: {old.num_heads} -> {new.num_heads} heads{kv}; goes: {gone}")
+                what = "neurons" if old.is_neurons else f"heads{kv}; goes: {gone}"
+                lines.append(f"{old.id}: {old.num_heads} -> {new.num_heads} {what}")
         lines.append(self.summary())
         return "\n".join(lines)
 
     def summary(self) -> str:
         """The one line a person wants to know."""
-        gone = len(self.before) - len(self.after)
+        gone = len(self.before.attention) - len(self.after.attention)
+        gone_neurons = len(self.before.neurons) - len(self.after.neurons)
+        neurons = f" and {gone_neurons} of {len(self.before.neurons)} neurons" if self.before.neurons else ""
         parameters = self.parameters_before.total - self.parameters_after.total
         macs = 1 - self.macs_after.total / max(1, self.macs_before.total)
         return (
-            f"{gone} of {len(self.before)} heads ({parameters / 1e6:.3g} M of "
+            f"{gone} of {len(self.before.attention)} heads{neurons} ({parameters / 1e6:.3g} M of "
             f"{self.parameters_before.total / 1e6:.3g} M parameters, {macs:.0%} of MACs)"
         )
 
