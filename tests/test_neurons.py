@@ -10,7 +10,7 @@ from transformers import AutoModel
 
 import headprune as hp
 from headprune.comparing import difference
-from headprune.errors import MaskError
+from headprune.errors import MaskError, UnsupportedModelError
 from headprune.heads import HeadMap
 from headprune.sites.example import example_inputs
 from tests.families.tiny import tiny_model
@@ -121,3 +121,34 @@ def test_experts_are_named_and_a_mask_of_neurons_needs_them():
     mask = hp.HeadMask.full(hp.find_heads(tiny_model("bert"), neurons=True))
     with pytest.raises(MaskError, match="another model"):
         hp.prune_(tiny_model("mixtral"), mask)
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "bart", "t5", "gpt2"])
+def test_equally_many_neurons_everywhere_are_a_plain_checkpoint(family, tmp_path):
+    """The config says the smaller number, with the heads left as they are; unequal numbers are refused."""
+    model = tiny_model(family).eval()
+    heads = hp.find_heads(model, neurons=True)
+    scores = hp.score(model, heads=heads.neurons, method="random")
+    even = hp.select(scores, heads.neurons, prune=0.25, per="site")
+    batch = example_inputs(model)
+    pruned = hp.prune_(copy.deepcopy(model), hp.HeadMask.from_dict(heads, even.to_dict()))
+    hp.export(pruned, tmp_path / "plain", format="plain")
+    loaded = type(model).from_pretrained(tmp_path / "plain").eval()
+    assert not hasattr(loaded.config, "headprune")
+    assert difference(answer(loaded, batch), answer(pruned, batch)).is_small
+    uneven = hp.HeadMask.full(heads).without(f"{heads.neurons.sites[0].id}:0")
+    with pytest.raises(UnsupportedModelError, match="47 neurons and"):
+        hp.export(hp.prune_(model, uneven), tmp_path / "no", format="plain")
+
+
+def test_onnx_and_standalone_without_some_neurons(tmp_path):
+    """The other formats take them as they are."""
+    pytest.importorskip("onnxruntime")
+    model = tiny_model("bert").eval()
+    heads = hp.find_heads(model, neurons=True)
+    hp.prune_(model, hp.HeadMask.full(heads).without("neurons.0", "neurons.1:3", "encoder.1:0"))
+    hp.export(model, tmp_path / "onnx", format="onnx")
+    assert (tmp_path / "onnx" / "model.onnx").is_file()
+    hp.export(model, tmp_path / "alone", format="standalone")
+    alone = AutoModel.from_pretrained(tmp_path / "alone", trust_remote_code=True)
+    assert alone.config.intermediate_size == 48

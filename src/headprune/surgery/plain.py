@@ -30,6 +30,7 @@ from headprune.surgery.prune import refuse_unfit_models
 HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
 WIDTHS = ("head_dim", "d_kv")
+NEURON_COUNTS = ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "hidden_dim")
 OTHERWISE = "Otherwise save it with save_pretrained, and load it where headprune is installed."
 SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 
@@ -42,7 +43,9 @@ def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.M
         raise UnsupportedModelError(
             "The model is quantised. Export it as it was before, and quantise it while it is loaded."
         )
-    heads = find_heads(model, example)
+    entry = record.read(model)
+    has_neurons = entry is not None and bool(record.recorded_heads(entry).neurons)
+    heads = find_heads(model, example, neurons=has_neurons)
     if getattr(model, "config", None) is None:
         raise UnsupportedModelError(f"{type(model).__name__} has no config that could say how many heads it has.")
     with torch.no_grad(), eval_mode(model):
@@ -72,7 +75,9 @@ def _config(model: nn.Module, heads: HeadMap, width: str) -> Any:
         part = _part(config, place)
         for name in [name for name in vars(part) if name.startswith(record.ENTRY) or name == ENTRY]:
             delattr(part, name)
-    for owner, sites in _by_owner(model, heads).items():
+    for owner, sites in _by_owner(model, heads.neurons).items() if heads.neurons else ():
+        _tell_neurons(_part(config, owner), sites, type(model).__name__)
+    for owner, sites in _by_owner(model, heads.attention).items():
         part = _part(config, owner)
         _tell(part, sites, type(model).__name__)
         if width != "as it is":
@@ -128,14 +133,29 @@ def _tell(config: Any, sites: Sequence[Site], model: str) -> None:
             setattr(config, name, first.num_kv_heads)
 
 
+def _tell_neurons(config: Any, sites: Sequence[Site], model: str) -> None:
+    """Write the width of feed-forward parts into the config; an encoder and a decoder may have one each."""
+    by_name: dict[str, list[Site]] = {}
+    for site in sites:
+        side = (site.tower or "").rpartition(".")[2]
+        names = (*(f"{side}_{name}" for name in NEURON_COUNTS), *NEURON_COUNTS)
+        by_name.setdefault(next((name for name in names if hasattr(config, name)), ""), []).append(site)
+    if "" in by_name:
+        raise UnsupportedModelError(f"The config of {model} has no number of neurons that could be changed.")
+    for name, mine in by_name.items():
+        _uniform(mine)
+        setattr(config, name, mine[0].num_heads)
+
+
 def _uniform(sites: Sequence[Site]) -> None:
     first = sites[0]
+    what = "neurons" if first.is_neurons else "heads"
     for site in sites:
         if not site.num_heads:
-            raise UnsupportedModelError(f"{site.id} has no heads left, which an ordinary config cannot say.")
+            raise UnsupportedModelError(f"{site.id} has no {what} left, which an ordinary config cannot say.")
         if (site.num_heads, site.num_kv_heads) != (first.num_heads, first.num_kv_heads):
             raise UnsupportedModelError(
-                f"{first.id} has {first.num_heads} heads and {site.id} has {site.num_heads}: an ordinary config has "
+                f"{first.id} has {first.num_heads} {what} and {site.id} has {site.num_heads}: an ordinary config has "
                 'one number for all. Prune as many everywhere (select(..., per="site")).'
             )
 
@@ -171,6 +191,7 @@ def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
 def _cut_table(table: torch.Tensor, wanted: torch.Tensor, heads: HeadMap) -> torch.Tensor:
     """A table with an entry for every original head, which layers share (T5's positions): if all layers keep the same
     heads, theirs are left of it."""
+    heads = heads.attention
     kept = {site.kept for site in heads}
     different = [
         dim for dim in range(table.dim()) if table.dim() == wanted.dim() and table.shape[dim] != wanted.shape[dim]
