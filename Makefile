@@ -81,6 +81,8 @@ check: install
 
 bench: install
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/pruned_speed.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/speedup_target.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/onnx_speed.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/scoring_speed.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gate_overhead.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/translation_speed.py

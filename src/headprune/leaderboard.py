@@ -29,7 +29,7 @@ REPAIRED = (
 WAYS = (BASELINE, WINNER, *((order, "none") for order in ORDERS if order != BASELINE[0]), *REPAIRED)
 TRAINED = (
     BASELINE,  # Michel et al.
-    WINNER, ("curvature", "least-squares"), ("residual", "least-squares"),
+    WINNER, ("reconstruction", "least-squares"), ("residual", "least-squares"),
     ("voita", "none"),  # Hard Concrete gates towards a number of heads, within the same steps
     ("shim", "none"),  # Binary Concrete gates with warm-up, initial value and scaling
     ("budhraja", "none"),  # as many random heads from every layer

@@ -27,7 +27,7 @@ from headprune.surgery.prune import refuse_unfit_models
 class Way:
     """How heads are looked for. The defaults are `best`: what measured best so far."""
 
-    method: str = "residual"
+    method: str = "curvature"
     recover: str | None = "least-squares"
     rounds: int = 1
     swaps: int = 0
