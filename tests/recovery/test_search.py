@@ -6,11 +6,14 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.errors import MaskError
+from headprune.errors import HeadpruneError, MaskError
+from headprune.hooks import captured_inputs
 from headprune.recovery import Fit, Way, recoveries
 from headprune.recovery.fits import columns_of
 from headprune.scoring.fisher_block import cheapest_first
-from headprune.scoring.moments import Moments
+from headprune.scoring.job import Job
+from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.moments import Moments, moments_of
 from headprune.scoring.reconstruction import elimination
 from headprune.scoring.residual import Unexplained
 from headprune.sites import example_inputs
@@ -183,3 +186,63 @@ def test_layers_that_share_a_block_count_together():
     )
     for site, row in sensitivity.items():
         assert residual[site] == pytest.approx(row, rel=1e-3)
+
+
+def test_curvature_is_the_elimination_of_what_the_loss_sees():
+    """A squared error has a constant curvature: what a head adds is what refitting without it adds to that error."""
+    model = tiny_model("bert", num_hidden_layers=1).eval()
+    batches = labelled(model)
+    heads = hp.find_heads(model)
+    scores = hp.score(model, batches, method="curvature", ridge=1e-6)
+    assert scores.view == "none"
+    job = Job(model=model, heads=heads, batches=batches, loss=ExampleLoss("mean"))
+    (moments,) = moments_of(job, list(heads), batches).values()
+    output = model.get_submodule(heads["encoder.0"].output)
+    pushes, examples = torch.zeros(32, 32, dtype=torch.float64), 0
+    for batch in batches:
+        with captured_inputs(model, {"x": output}) as seen:
+            loss = model(**batch).loss * 2  # the sum over two examples
+        (grad,) = torch.autograd.grad(loss, seen["x"])
+        rows = grad.flatten(0, -2).double()
+        pushes, examples = pushes + rows.T @ rows, examples + 2
+    values, vectors = torch.linalg.eigh(pushes / examples)
+    root = values.clamp_min(0).sqrt()[:, None] * vectors.T
+    blocks = [columns_of([head], 8) for head in range(4)]
+    expected = elimination(root, moments.products(centred=True), blocks, ridge=1e-6)
+    torch.testing.assert_close(torch.tensor(scores.scores["encoder.0"]).double(), expected)
+
+
+def test_groups_are_eliminated_together():
+    """The score of a group is shared among its heads, and both units agree where there are no groups."""
+    model = tiny_model("llama").eval()
+    batch = example_inputs(model)
+    batches = [{**batch, "labels": batch["input_ids"]}]
+    for method in ("curvature", "reconstruction"):
+        scores = hp.score(model, batches, method=method, unit="group").scores["decoder.0"]
+        assert scores[0] == scores[1] != scores[2] == scores[3]
+    model = tiny_model("bert").eval()
+    by_head, by_group = (hp.score(model, labelled(model), method="curvature", unit=u).scores for u in ("head", "group"))
+    assert by_head == by_group
+
+
+def test_sensitivity_and_entropy_combined_lie_between_the_two():
+    """Weight 0 orders a site as sensitivity does, 1 as entropy; other weights are refused."""
+    model = tiny_model("bert").eval()
+    batches = labelled(model)
+    for weight, alone in ((0.0, "sensitivity"), (1.0, "entropy")):
+        both = hp.score(model, batches, method="sensitivity-entropy", weight=weight).scores["encoder.1"]
+        single = hp.score(model, batches, method=alone).scores["encoder.1"]
+        assert sorted(range(4), key=both.__getitem__) == sorted(range(4), key=single.__getitem__)
+        assert max(both) == 1.0
+    with pytest.raises(HeadpruneError, match="expected 0 to 1"):
+        hp.score(model, batches, method="sensitivity-entropy", weight=2.0)
+
+
+def test_scores_that_do_not_add_up_are_taken_in_one_go(tmp_path):
+    """A command that works in parts gives what all batches give."""
+    from headprune.scoring import resumable
+
+    model = tiny_model("bert").eval()
+    batches = labelled(model, count=resumable.PART + 3)
+    parts = resumable.score_in_parts(model, batches, tmp_path / "unfinished", method="curvature")
+    assert parts.scores == hp.score(model, batches, method="curvature").scores

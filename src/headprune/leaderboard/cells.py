@@ -1,11 +1,9 @@
-"""The leaderboard: which way of choosing and repairing heads loses least, as cells in a file and as a page."""
+"""The cells of the leaderboard, and the file that they are in."""
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,83 +111,3 @@ def spec_of(cell: Mapping[str, Any]) -> Spec:
 def cell(spec: Spec, measured: Mapping[str, Any]) -> dict[str, Any]:
     """A spec and what was measured, as the file has it."""
     return {**asdict(spec), **measured}
-
-
-def page(cells: Sequence[Mapping[str, Any]]) -> str:
-    """docs/leaderboard.md."""
-    lines = [
-        "<!-- made by `headprune bench leaderboard --page`; do not edit -->",
-        "# Leaderboard: half of the heads, no training, and what it costs",
-        "",
-        "Every way of choosing heads, with and without repair, at the same number of heads. Mean over calibration "
-        "seeds ± the half width of its 95 % interval (Student's t; none for a single seed). Scores are on the dev set, "
-        "which no method has seen; scoring and repair use examples of the training set. Seconds are for choosing and "
-        "repairing, without evaluation, on two cores. `headprune bench leaderboard --cell NAME` computes a cell again.",
-    ]
-    for model, data in dict.fromkeys((c["model"], c["data"]) for c in cells):
-        mine = [c for c in cells if (c["model"], c["data"]) == (model, data)]
-        lines += ["", f"## {model}, {data}", "", *_table(mine)]
-    return "\n".join(lines) + "\n"
-
-
-def _table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    shares = sorted({float(c["prune"]) for c in cells})
-    metric = str(cells[0]["metric"])
-    is_share = metric != "perplexity"
-    full = statistics.mean(float(c["full"]) for c in cells)
-    nll = statistics.mean(float(c["nll_full"]) for c in cells)
-    names = [f"{share:.0%} of heads gone" for share in shares]
-    lines = [
-        f"With all heads: {metric} {_shown(full, is_share)}, log-loss {nll:.4f}.",
-        "",
-        "| order | repair | " + " | ".join(f"{name} | log-loss" for name in names) + " | seconds | seeds |",
-        "|---|---|" + "---:|---:|" * len(shares) + "---:|---:|",
-    ]
-    rows = []
-    for method, recover in dict.fromkeys((c["method"], c["recover"]) for c in cells):
-        mine = [c for c in cells if (c["method"], c["recover"]) == (method, recover)]
-        parts, sort_by = [], 0.0
-        for share in shares:
-            here = [c for c in mine if float(c["prune"]) == share]
-            if not here:
-                parts.append("| | ")
-                continue
-            scores = [float(c["score"]) for c in here]
-            parts.append(f"| {_spread(scores, is_share)} | {statistics.mean(float(c['nll']) for c in here):.4f} ")
-            sort_by = statistics.mean(scores)
-        seconds = statistics.median(float(c["seconds"]) for c in mine)
-        seeds = len({c["seed"] for c in mine})
-        row = f"| {method} | {recover} {''.join(parts)}| {seconds:.1f} | {seeds} |"
-        rows.append((sort_by if is_share else -sort_by, row))
-    lines += [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
-    return [*lines, *_against(cells)]
-
-
-def _against(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`best` against Michel et al.'s order, by paired intervals over dev examples."""
-    compared = [c for c in cells if c["method"] == "best" and c.get("against")]
-    if not compared:
-        return []
-    lines = [
-        "",
-        "`best` against sensitivity without repair (Michel et al.), same number of heads, paired over examples:",
-    ]
-    for c in compared:
-        gap = c["against"]
-        low, high = gap["interval"]
-        lines.append(f"- {float(c['prune']):.0%}, seed {c['seed']}: {gap['change']:+.4f} ({low:+.4f} to {high:+.4f})")
-    return lines
-
-
-def _spread(values: Sequence[float], is_share: bool) -> str:
-    mean = statistics.mean(values)
-    if len(values) < 2:
-        return _shown(mean, is_share)
-    from scipy import stats
-
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    return f"{_shown(mean, is_share)} ± {_shown(half, is_share)}"
-
-
-def _shown(value: float, is_share: bool) -> str:
-    return f"{100 * value:.2f}" if is_share else f"{value:.2f}"

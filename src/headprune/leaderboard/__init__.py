@@ -1,0 +1,29 @@
+"""The leaderboard: which way of choosing and repairing heads loses least, as cells in a file and as a page."""
+
+from headprune.leaderboard.cells import (
+    BASELINE,
+    WINNER,
+    Spec,
+    add_cell,
+    cell,
+    read_cells,
+    spec_of,
+    specs,
+    write_cells,
+)
+from headprune.leaderboard.page import Hardest, hardest, page
+
+__all__ = [
+    "BASELINE",
+    "WINNER",
+    "Hardest",
+    "Spec",
+    "add_cell",
+    "cell",
+    "hardest",
+    "page",
+    "read_cells",
+    "spec_of",
+    "specs",
+    "write_cells",
+]
