@@ -109,19 +109,23 @@ class Entrant:
 
     def _chosen(self, spec: Spec) -> tuple[HeadMask, float]:
         """The mask, and how long it took to choose it. Scores are the same at every share: taken once."""
+        from headprune.recovery import BEST
         from headprune.selection import select
 
         calibration = self._calibration(spec)
-        if spec.method == "best":
+        method = spec.method
+        if method == "best" and BEST.rounds == 1 and not BEST.swaps:
+            method = BEST.method  # a search of one round is a choice by score, which other cells share
+        elif method == "best":
             began = time.perf_counter()
             mask = calibration.search("best", spec.recover, prune=spec.prune, unit=spec.unit)
             return mask, time.perf_counter() - began
         if spec.method == "budhraja":
             return select(calibration.scores("random"), self.heads, prune=spec.prune, per="site"), 0.0
-        key = ("scores", spec.method, spec.seed)
+        key = ("scores", method, spec.seed)
         if key not in self.seen:
             began = time.perf_counter()
-            self.seen[key] = calibration.scores(spec.method, spec.unit), time.perf_counter() - began
+            self.seen[key] = calibration.scores(method, spec.unit), time.perf_counter() - began
         scores, seconds = self.seen[key]
         mask = select(scores, self.heads, prune=spec.prune, unit=spec.unit, normalize=scores.view)  # type: ignore[arg-type]
         return mask, seconds
