@@ -69,7 +69,7 @@ def test_the_commands_for_a_task_run_one_after_the_other(tmp_path):
     from tests.tasks.toy import write_data, write_model
 
     places = {"path/to/model": write_model(tmp_path / "model"), "path/to/data": write_data(tmp_path / "data", 60, 40)}
-    assert len(CHAIN) == 9
+    assert len(CHAIN) == 10
     for command in CHAIN:
         assert run_command(command, tmp_path, places)
     assert (tmp_path / "small" / "config.json").exists()
