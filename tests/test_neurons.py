@@ -152,3 +152,97 @@ def test_onnx_and_standalone_without_some_neurons(tmp_path):
     hp.export(model, tmp_path / "alone", format="standalone")
     alone = AutoModel.from_pretrained(tmp_path / "alone", trust_remote_code=True)
     assert alone.config.intermediate_size == 48
+
+
+@pytest.mark.parametrize("kind", ["mobilebert", "segformer", "gemma3n_text", "pvt_v2"])
+def test_what_is_reported_can_be_pruned_and_the_rest_is_named(kind):
+    """Residual channels, convolutions between projections and embeddings per layer are not neurons."""
+    from headprune.verifying.building import build
+
+    built = build(kind)
+    heads = hp.find_heads(built.model, built.batch, neurons=True)
+    for site in heads.neurons:
+        hp.prune_(built.model, hp.HeadMask.full(heads).without(f"{site.id}:0"), example=built.batch)
+        break
+    assert any("not neurons that can go" in item.reason for item in heads.skipped)
+    assert all(".intermediate" not in site.output for site in heads.neurons)
+
+
+def test_padding_of_the_source_does_not_reach_the_repair_of_encoder_neurons():
+    """Positions of an encoder's neurons are those of the source, although the labels are as long."""
+    repaired = []
+    for filler in (0, 7):
+        model = tiny_model("t5").eval()
+        source = torch.arange(1, 15).repeat(2, 1)
+        source[:, 10:] = filler
+        mask = torch.ones_like(source)
+        mask[:, 10:] = 0
+        labels = torch.arange(2, 16).repeat(2, 1)
+        labels[:, 8:] = -100
+        batch = {"input_ids": source, "attention_mask": mask, "labels": labels}
+        heads = hp.find_heads(model, neurons=True)
+        kept = hp.HeadMask.random(heads.neurons, prune=0.5, seed=0)
+        hp.recover_(model, kept, [batch])
+        repaired.append(model.get_submodule(heads["encoder.neurons.1"].output).weight.clone())
+    assert difference(*repaired).largest == 0.0
+
+
+def test_scores_of_a_batch_are_those_of_its_examples_where_positions_come_first():
+    """XLNet: the batch is the second dimension of what its feed-forward parts see."""
+    from headprune.verifying.building import build
+
+    built = build("xlnet")
+    model = built.model.eval()
+    heads = hp.find_heads(model, built.batch, neurons=True)
+    assert {site.batch_axis for site in heads} == {1}
+
+
+def test_a_mask_of_neurons_alone_leaves_heads_alone_and_budgets_take_it():
+    """Masked, repaired and pruned; and found for a share of the parameters."""
+    from headprune.costs import mask_for_budget
+
+    model = tiny_model("bert").eval()
+    heads = hp.find_heads(model, neurons=True)
+    alone = hp.HeadMask.full(heads.neurons).without("neurons.0:3", "neurons.1:4")
+    batch = example_inputs(model)
+    hp.recover_(model, alone, [batch])
+    with hp.masked(model, alone):
+        expected = answer(model, batch)
+    pruned = hp.prune_(copy.deepcopy(model), alone)
+    assert difference(answer(pruned, batch), expected).is_small
+    assert len(hp.find_heads(pruned)) == 8
+    model = tiny_model("bert").eval()
+    scores = hp.score(model, heads=heads.neurons, method="random")
+    mask = mask_for_budget(model, scores, heads.neurons, "macs", 0.9)
+    assert all(site.startswith("neurons.") for site in mask.to_dict())
+    assert hp.plan(model, mask).macs_after.total <= 0.9 * hp.plan(model, mask).macs_before.total
+
+
+def test_thousands_of_neurons_are_eliminated_in_seconds():
+    """Some at a time; the order is that of one at a time where columns do not depend on one another."""
+    import time
+
+    from headprune.scoring.reconstruction import elimination
+
+    torch.manual_seed(0)
+    spread = torch.rand(1100, dtype=torch.float64) + 0.1
+    weight = torch.randn(8, 1100, dtype=torch.float64)
+    began = time.perf_counter()
+    added = elimination(weight, torch.diag(spread), list(torch.arange(1100)[:, None]), ridge=0.0)
+    assert time.perf_counter() - began < 60
+    torch.testing.assert_close(added, weight.square().sum(0) * spread)
+
+
+def test_scores_of_attention_refuse_neurons_and_scores_without_them_are_noticed():
+    """In words, before anything is run."""
+    from headprune.budgets import within
+
+    model = tiny_model("bert").eval()
+    heads = hp.find_heads(model, neurons=True)
+    for method in ("magnitude", "entropy", "confidence", "sensitivity-entropy", "relevance"):
+        with pytest.raises(UnsupportedModelError, match="neurons do not have"):
+            hp.score(model, [example_inputs(model)], method=method, heads=heads)
+    scores = hp.score(model, method="random")
+    costs = {site.id: [float(n) for n in range(site.num_heads + 1)] for site in heads}
+    with pytest.raises(MaskError, match="Score neurons, too"):
+        within(scores, heads, costs, 50.0)

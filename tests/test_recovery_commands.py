@@ -107,8 +107,25 @@ def test_neurons_alone_and_together_with_heads(toy, tmp_path):
     scores = called("score", toy / "tuned", "--task", "sst2", "--data-dir", toy / "data", "--parts", "neurons", "--out",
                     tmp_path / "scores")  # fmt: skip
     assert all(site.startswith("neurons.") for site in scores["scores"])
+    file = tmp_path / "scores" / "scores.json"
+    told = prune(toy, "--parts", "neurons", "--scores", file, "--params", "98%", "--dry-run")
+    assert told["parameters"][1] <= 0.98 * told["parameters"][0]
+    assert told["neurons"][1] < told["neurons"][0]
+    told = prune(toy, "--heads", "neurons.0:3,encoder.1:0", "--dry-run")
+    assert told["removed"] == {"encoder.1": [0], "neurons.0": [3]}
+    with pytest.raises(MaskError, match="cannot be equally many"):
+        prune(toy, "--parts", "both", "--uniform", "--method", "best", "--params", "90%", "--dry-run")
     with pytest.raises(MaskError, match="share of both means nothing"):
         prune(toy, "--parts", "both", "--method", "best", "--prune", "50%", "--dry-run")
+
+
+def test_a_random_choice_keeps_what_every_site_must_have(toy):
+    """--at-least and --per mean the same without scores."""
+    for seed in range(6):
+        told = prune(toy, "--prune", "75%", "--at-least", 1, "--seed", seed, "--dry-run")
+        assert all(told["kept"].values())
+        told = prune(toy, "--prune", "50%", "--per", "site", "--seed", seed, "--dry-run")
+        assert {len(heads) for heads in told["kept"].values()} == {2}
 
 
 def test_max_drop_with_a_repair(toy, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from headprune.errors import MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores
 from headprune.heads.mask import Unit
-from headprune.selection import Normalize, units_of, worth
+from headprune.selection import Normalize, check_fit, units_of, worth
 
 BINS = 4096  # into which a budget is divided: a solution is within one of them per site
 
@@ -34,6 +35,7 @@ def within(
     `costs` has for every site what it costs with 0, 1, 2 … of its units. `uniform` keeps the same number in every
     site, as plain checkpoints need.
     """
+    check_fit(scores, heads)
     view = normalize or scores.view
     values = scores.normalized(view)
     ranked: dict[str, list[tuple[HeadId, ...]]] = {site.id: [] for site in heads}
@@ -43,13 +45,13 @@ def within(
         members_of_site.sort(key=lambda members: worth(members, values), reverse=True)
     lowest = min((worth(unit_, values) for units in ranked.values() for unit_ in units), default=0.0)
     losses = {  # of what is above the lowest: no unit is worth less than nothing, so none goes for its own sake
-        site: [sum(worth(unit_, values) - lowest for unit_ in units[count:]) for count in range(len(units) + 1)]
-        for site, units in ranked.items()
+        site: _lost([worth(unit_, values) - lowest for unit_ in units]) for site, units in ranked.items()
     }
     for site, units in ranked.items():
         if len(costs[site]) != len(units) + 1:
             raise MaskError(f"The costs of {site} are for {len(costs[site]) - 1} units; it has {len(units)}.")
-        floor = next((n for n in range(len(units) + 1) if sum(map(len, units[:n])) >= at_least), len(units))
+        kept_by_count = itertools.accumulate(map(len, units), initial=0)
+        floor = next((n for n, kept in enumerate(kept_by_count) if kept >= at_least), len(units))
         losses[site] = [math.inf if n < floor else loss for n, loss in enumerate(losses[site])]
     counts = _same_everywhere(losses, costs, limit) if uniform else _cheapest(losses, costs, limit)
     kept = {
@@ -57,6 +59,11 @@ def within(
         for site, units in ranked.items()
     }
     return HeadMask.from_dict(heads, kept)
+
+
+def _lost(worths: Sequence[float]) -> list[float]:
+    """The sum of what goes when the first 0, 1, 2 … stay."""
+    return [*itertools.accumulate(reversed(worths), initial=0.0)][::-1]
 
 
 def _cheapest(losses: Table, costs: Table, limit: float) -> dict[str, int]:

@@ -72,7 +72,7 @@ def is_masked(model: nn.Module) -> bool:
 
 def _mask_factors(mask: HeadMask, heads: HeadMap) -> dict[str, Tensor]:
     """0/1 factors of the sites that lose a head; untouched sites need no hook."""
-    mask.checked_for(heads)
+    mask = mask.filled(heads).checked_for(heads)
     return {
         site.id: torch.tensor([float(head in kept) for head in site.kept])
         for site in heads

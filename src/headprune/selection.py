@@ -45,7 +45,7 @@ def select(
         if unit != "head":
             raise MaskError(f"unit='{unit}' needs to know the groups: pass heads=find_heads(model).")
         heads = _plain_map(scores)
-    _check_fit(scores, heads)
+    check_fit(scores, heads)
     wanted = None if components is None else {canonical_component(name) for name in components}
     values = scores.normalized(normalize)
     gone: list[HeadId] = []
@@ -53,7 +53,8 @@ def select(
         pool = [members for site in sites for members in units_of_site(site, unit, values[site.id])]
         amount = heads_to_prune(len(pool), prune=prune, keep=keep, rounding=rounding)
         off = [members for members in pool if start is not None and not any(head in start for head in members)]
-        left = [members for members in pool if members not in off]
+        gone_before = set(off)
+        left = [members for members in pool if members not in gone_before]
         spared = _protected(sites, left, values, at_least)
         ranked = sorted((m for m in left if m not in spared), key=lambda members: worth(members, values))
         gone += [head for members in [*off, *ranked[: max(0, amount - len(off))]] for head in members]
@@ -147,13 +148,14 @@ def _plain_map(scores: HeadScores) -> HeadMap:
     return HeadMap(tuple(sites))
 
 
-def _check_fit(scores: HeadScores, heads: HeadMap) -> None:
+def check_fit(scores: HeadScores, heads: HeadMap) -> None:
     """Scores must be of these heads, and finite numbers."""
     for site in heads:
         row = scores.sums.get(site.id)
         if row is None or len(row) != site.original_num_heads:
             raise MaskError(
                 f"These scores are of another model: they do not have the {site.original_num_heads} heads of {site.id}."
+                + (" Score neurons, too: find_heads(model, neurons=True), or --parts." if site.is_neurons else "")
             )
         missing = [index for index in site.kept if row[index] is None]
         if missing:

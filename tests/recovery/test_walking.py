@@ -90,3 +90,15 @@ def test_a_model_that_cannot_be_resumed_is_run_from_the_beginning():
         expected = moments_of(job, [site], job.batches, mask)[site.id]
         torch.testing.assert_close(walk.moments(site).second, expected.second, rtol=1e-5, atol=1e-7)
     assert not walk._goes_on
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl"])
+def test_models_that_write_into_what_parts_of_them_answered_are_repaired(kind):
+    """Qwen-VL puts its pictures into the answer of its vision tower; the record keeps its own."""
+    from headprune.verifying.building import build
+
+    built = build(kind)
+    heads = hp.find_heads(built.model, built.batch)
+    sites = [site for site in heads if "decoder" in site.id][:2]
+    gone = [f"{site.id}:{head}" for site in sites for head in site.groups[0]]
+    hp.recover_(built.model, hp.HeadMask.full(heads).without(*gone), [dict(built.batch)], heads=heads)

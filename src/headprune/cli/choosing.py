@@ -99,10 +99,25 @@ class Choice:
         shared = [name for name in ("prune", "keep", "params", "macs", "speedup") if getattr(self, name) is not None]
         if self.uniform and not (shared and (self.scores is not None or self.method is not None)):
             raise MaskError("--uniform needs --method or --scores, and --prune, --keep, --params, --macs or --speedup.")
+        if self.uniform and self.parts == "both":
+            raise MaskError("--uniform: heads and neurons cannot be equally many. Prune one of the two at a time.")
         needing = [name for name in BUDGETS if getattr(self, name) is not None]
         if needing and self.scores is None and self.method is None:
             option = needing[0].replace("_", "-")
             raise MaskError(f"--{option} needs an order to prune in: give --method or --scores.")
+
+    @property
+    def meant(self) -> str:
+        """The parts of the model that are spoken of: by --parts, or by the names in --mask and --heads."""
+        from headprune.heads import HeadMask
+        from headprune.heads.ids import NEURONS
+
+        if self.parts != "heads":
+            return "both" if self.mask is not None or self.heads is not None else self.parts
+        names_neurons = f"{NEURONS}." in (self.heads or "")
+        if self.mask is not None:
+            names_neurons = HeadMask.from_json(read_text(self.mask, "mask")).has_neurons
+        return "both" if names_neurons else "heads"
 
     @property
     def needs_data(self) -> bool:
@@ -121,7 +136,8 @@ def choose(
     from headprune.heads import HeadMask
 
     if choice.mask is not None:
-        return HeadMask.from_json(read_text(choice.mask, "mask"), found), f"the mask file {choice.mask.name}"
+        chosen = HeadMask.from_json(read_text(choice.mask, "mask")).filled(found).checked_for(found)
+        return chosen, f"the mask file {choice.mask.name}"
     if choice.heads is not None:
         names = [name.strip() for name in choice.heads.split(",") if name.strip()]
         return HeadMask.full(found).without(*names), "name"
@@ -142,10 +158,16 @@ def choose(
         return budget(scores), f"{by}, as far as {choice.max_drop} points of drop allow"
     if scores is not None and (costly := _within_costs(choice, model, found, scores)) is not None:
         return costly[0], f"{by}, {costly[1]}"
-    if scores is None:
+    if scores is None and plain and not choice.at_least:
         return HeadMask.random(found, seed=seed, **how), f"{share} by {by}, unit {choice.unit}"
     from headprune.selection import select
 
+    if scores is None:
+        from headprune.scoring import score
+
+        scores = score(model, method="random", heads=found, seed=seed)
+    if choice.uniform and len({len(site.groups) for site in found if site.num_heads}) > 1:
+        raise MaskError("--uniform: the sites do not have equally many heads to begin with.")
     per = "site" if choice.uniform else choice.per
     chosen = select(scores, found, normalize=scores.view, per=per, at_least=choice.at_least, **how)  # type: ignore[arg-type]
     return chosen, f"{share} by {by}, unit {choice.unit}"

@@ -166,7 +166,8 @@ class Entrant:
             if spec.method in GATES:
                 learner = self._gated(learner, spec, recipe, Path(folder))
             else:
-                mask, _ = self._chosen(spec)
+                mask, choosing = self._chosen(spec)
+                began = time.perf_counter() - choosing  # which another cell may have done
                 if spec.recover != "none":
                     calibration = self._calibration(spec)
                     replace(calibration, model=learner).repair(mask, spec.recover)

@@ -66,7 +66,7 @@ def prune(
         step("loading the model")
         loaded = load_model(model, device, trust_remote_code=trust_remote_code)
         step("choosing heads")
-        every, found = find_parts(loaded, choice.parts)
+        every, found = find_parts(loaded, choice.meant)
         calibrated, budget = _examples(choice, data, model, loaded, found, seed)
         some, how = choose(choice, loaded, found, seed, calibrated, budget)
         chosen = HeadMask.from_dict(every, some.to_dict())

@@ -40,6 +40,13 @@ class Site:
         """Whether this is a feed-forward part: its heads are neurons, one channel wide."""
         return self.component == NEURONS
 
+    @property
+    def side(self) -> str:
+        """Whose positions it sees: `encoder`, `decoder` or `cross`; neurons say it by where they are."""
+        if not self.is_neurons:
+            return self.component
+        return "decoder" if (self.tower or "").rpartition(".")[2] == "decoder" else "encoder"
+
     def heads(self) -> list[HeadId]:
         return [HeadId(self.id, index) for index in self.kept]
 

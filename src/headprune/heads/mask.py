@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import operator
 import random
@@ -135,6 +136,13 @@ class HeadMask:
                 )
         return self
 
+    def filled(self, heads: HeadMap) -> HeadMask:
+        """On a map of heads and neurons, a mask that speaks of one of these kinds keeps all of the other."""
+        attention, neurons = heads.attention.original_counts(), heads.neurons.original_counts()
+        if attention and neurons and self._original in (attention, neurons):
+            return HeadMask({**{site.id: site.kept for site in heads}, **self._kept}, heads.original_counts())
+        return self
+
     @property
     def has_neurons(self) -> bool:
         """Whether it speaks of feed-forward parts, too."""
@@ -158,7 +166,9 @@ class HeadMask:
 
     def __contains__(self, head: str | HeadId) -> bool:
         parsed = self._checked(HeadId.parse(head))
-        return parsed.index in self._kept[parsed.site]
+        row = self._kept[parsed.site]  # sorted, and thousands long for neurons
+        place = bisect.bisect_left(row, parsed.index)
+        return place < len(row) and row[place] == parsed.index
 
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))

@@ -7,6 +7,7 @@ the calls, so this works for any architecture whose forward is deterministic.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class Recording:
     def leave(self, output: Any) -> None:
         self.clock += 1
         call = self._open.pop()
-        call.end, call.output = self.clock, output
+        call.end, call.output = self.clock, _own(output)
         weight = getattr(call.module, "weight", None)
         if not call.is_attention and isinstance(output, Tensor) and isinstance(weight, Tensor) and weight.dim() == 2:
             call.work = output.numel() * (weight.numel() // max(1, output.shape[-1]))
@@ -90,6 +91,11 @@ class Recording:
         """The share of the work in linear maps that a replay saves."""
         total = sum(call.work for call in self.calls)
         return sum(call.work for call in self.calls if _is_over(call, cut)) / total if total else 0.0
+
+
+def _own(value: Any) -> Any:
+    """An answer that its receiver may write into (Qwen-VL puts its own pictures there) without changing the record."""
+    return copy.copy(value) if isinstance(value, dict | list) else value
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -149,7 +155,7 @@ def replayed(model: nn.Module, recording: Recording, projection: nn.Module) -> I
     def next_answer(key: tuple[nn.Module, bool]) -> Any:
         place = told.get(key, 0)
         told[key] = place + 1
-        return known[key][place] if place < len(known.get(key, ())) else _NOTHING
+        return _own(known[key][place]) if place < len(known.get(key, ())) else _NOTHING
 
     def restart(module: nn.Module, args: Any) -> None:
         told.clear()

@@ -90,9 +90,9 @@ def rescale(full: Fit, moments: Moments, kept: Sequence[int], width: int, *, rid
     if not len(kept):
         return full
     heads = full.weight.shape[1] // width
-    by_head = full.weight.unflatten(1, (heads, width))  # (outputs, heads, width)
-    products = moments.products(centred=False).unflatten(0, (heads, width)).unflatten(2, (heads, width))
-    agreement = torch.einsum("ohw,hwjv,ojv->hj", by_head, products, by_head)  # what two heads write, multiplied
+    together = (full.weight.T @ full.weight) * moments.products(centred=False)  # (heads * width, heads * width)
+    by_head = together.unflatten(0, (heads, width)).unflatten(2, (heads, width))
+    agreement = by_head.sum((1, 3))  # what two heads write, multiplied
     chosen = torch.tensor(list(kept), dtype=torch.long)
     within = agreement[chosen][:, chosen]
     wanted = agreement[chosen].sum(1)  # with what all heads write together

@@ -95,6 +95,7 @@ def repair(
 ) -> Repair:
     """`recover_` for callers who want to tell what happened. `job.batches` are run several times."""
     _refuse_a_second(job.model)
+    mask = mask.filled(job.heads) if isinstance(mask, HeadMask) else mask
     report, added, _ = _fitted_in_place(job, mask, method, tell, options)
     if report.before:
         record.note_repair(job.model, {"method": method, "kept": mask.to_dict(), "biases": added})
@@ -118,7 +119,7 @@ def _fitted_in_place(
     recoveries[method]  # a hint for a wrong name, before anything is done
     if not isinstance(mask, HeadMask):
         raise MaskError(f"Found {type(mask).__name__}; recover_ takes a HeadMask.")
-    mask.checked_for(job.heads)
+    mask = mask.filled(job.heads).checked_for(job.heads)
     refuse_unfit_models(job.model)
     batches: Sequence[Mapping[str, Any]] = list(job.batches)
     if not batches:

@@ -35,8 +35,8 @@ class Walk:
 
     The pass of each batch waits at the site at hand and goes on from there, so that a walk through all sites costs
     about one forward pass over the data, not one for each site. Passes run from the beginning where a site is called
-    several times (layers that share it), where going on gives something else than a whole pass (checked on the first
-    batch, at the first and the last such site), and for batches beyond `memory`.
+    several times (layers that share it), where going on fails or gives something else than a whole pass (checked on the
+    first batch, at the first and the last such site), and for batches beyond `memory`.
     """
 
     def __init__(
@@ -61,14 +61,21 @@ class Walk:
         """Of what all heads of the site write. Sites are asked for in the order of `sites`."""
         if self._goes_on and self._waiting and site.id in self._to_check and not self._is_valid(site):
             self._goes_on, self._waiting = False, {}
-        if not self._goes_on:
-            return moments_of(self.job, [site], self.batches, self.mask)[site.id]
+        if self._goes_on:
+            try:
+                return self._moments_going_on(site)
+            except Exception:  # whatever a model's code stumbles over when it is entered in the middle
+                if not self._waiting:
+                    raise
+                self._goes_on, self._waiting = False, {}
+        return moments_of(self.job, [site], self.batches, self.mask)[site.id]
+
+    def _moments_going_on(self, site: Site) -> Moments:
         found = Moments()
         for number, batch in enumerate(self.batches):
             heard = self._heard(number, site, wait=True)
-            if heard is None:
-                continue
-            found.add(real_rows(batch, site, heard, has_encoder=self.job.has_encoder))
+            if heard is not None:
+                found.add(real_rows(batch, site, heard, has_encoder=self.job.has_encoder))
         return found
 
     def _heard(self, number: int, site: Site, *, wait: bool) -> Tensor | None:
@@ -107,7 +114,10 @@ class Walk:
     def _is_valid(self, site: Site) -> bool:
         """Whether going on gives what a whole pass gives, on a batch that waits."""
         number, waiting = next(iter(self._waiting.items()))
-        quick = self._heard(number, site, wait=False)
+        try:
+            quick = self._heard(number, site, wait=False)
+        except Exception:  # the model's code cannot be entered in the middle
+            return False
         del self._waiting[number]
         whole = self._heard(number, site, wait=False)
         self._waiting[number] = waiting

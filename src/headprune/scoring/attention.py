@@ -13,7 +13,9 @@ from headprune.heads import HeadScores, Site
 from headprune.hooks import recorded_attention
 from headprune.scoring.job import HeadSums, Job, batch_rows
 from headprune.scoring.positions import real_positions
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import of_attention, scorers
+
+of_attention |= {"confidence", "entropy"}
 
 
 @scorers.add("confidence")
@@ -62,7 +64,7 @@ def _mean_over_queries(job: Job, method: str, summary: Callable[[Tensor], Tensor
                 maps = _without_end(maps, batch, site, job)
             values = summary(maps).transpose(1, 2)  # (batch, queries, heads)
             values = values.reshape(batch_rows(batch), -1, site.num_heads)  # windows of one image belong together
-            weights = real_positions(batch, site.component, values, has_encoder=job.has_encoder)
+            weights = real_positions(batch, site.side, values, has_encoder=job.has_encoder)
             sums.add(site.id, (values * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True).clamp_min(1))
     return sums.scores(method, exclude_end=exclude_end)
 

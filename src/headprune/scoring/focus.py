@@ -8,10 +8,12 @@ from headprune.errors import HeadpruneError
 from headprune.heads import HeadScores
 from headprune.scoring.attention import entropy
 from headprune.scoring.job import Job
-from headprune.scoring.registry import needs_all, scorers
+from headprune.scoring.registry import needs_all, of_attention, scorers
 from headprune.scoring.sensitivity import sensitivity
 
 needs_all.add("sensitivity-entropy")
+
+of_attention |= {"sensitivity-entropy"}
 
 
 @scorers.add("sensitivity-entropy")

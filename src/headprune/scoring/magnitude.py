@@ -9,12 +9,14 @@ from torch import Tensor, nn
 from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadScores, Site
 from headprune.scoring.job import Job
-from headprune.scoring.registry import data_free, scorers
+from headprune.scoring.registry import data_free, of_attention, scorers
 from headprune.sites import projections
 from headprune.sites.examine import Anatomy
 from headprune.sites.find import look
 
 data_free.add("magnitude")
+
+of_attention |= {"magnitude"}
 
 
 @scorers.add("magnitude")

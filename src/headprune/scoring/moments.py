@@ -17,6 +17,8 @@ from headprune.masking import masked
 from headprune.scoring.job import Job
 from headprune.scoring.positions import real_rows
 
+MEMORY = 4 * 2**30  # bytes of matrices at a time
+
 
 @dataclass
 class Moments:
@@ -69,6 +71,20 @@ def site_calls(job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, A
     if missing:
         raise DataError(f"{missing[0]} is not reached by any batch of the calibration data: pass data that it sees.")
     return calls
+
+
+def within_memory(sites: Sequence[Site], copies: int) -> list[list[Site]]:
+    """Sites in parts whose matrices of second moments, so many for each site, fit into 4 GiB; at least one a part."""
+    parts: list[list[Site]] = []
+    room = 0
+    for site in sites:
+        size = copies * 8 * (site.num_heads * site.head_dim) ** 2
+        if not parts or size > room:
+            parts.append([])
+            room = MEMORY
+        parts[-1].append(site)
+        room -= size
+    return parts
 
 
 def moments_of(

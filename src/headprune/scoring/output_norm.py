@@ -29,8 +29,11 @@ def output_norm(job: Job) -> HeadScores:
             columns = projections.matrix(modules[site.id]).unflatten(-1, (site.num_heads, -1))
             for context in contexts[site.id]:
                 split = context.unflatten(-1, (site.num_heads, -1))  # (…, heads, width)
-                written = torch.einsum("...hw,ohw->...ho", split, columns).norm(dim=-1)  # (…, heads)
+                if site.head_dim == 1:  # thousands of neurons: no vector for each of them
+                    written = context.abs() * columns[..., 0].norm(dim=0)
+                else:
+                    written = torch.einsum("...hw,ohw->...ho", split, columns).norm(dim=-1)  # (…, heads)
                 written = by_example(batch, site, written)  # (batch, positions, heads)
-                weights = real_positions(batch, site.component, written, has_encoder=job.has_encoder)
+                weights = real_positions(batch, site.side, written, has_encoder=job.has_encoder)
                 sums.add(site.id, (written * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True).clamp_min(1))
     return sums.scores("output-norm")

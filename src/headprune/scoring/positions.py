@@ -42,4 +42,4 @@ def by_example(batch: Mapping[str, Any], site: Site, values: Tensor) -> Tensor:
 def real_rows(batch: Mapping[str, Any], site: Site, values: Tensor, *, has_encoder: bool) -> Tensor:
     """The rows of an output projection's input at real positions: (rows, width)."""
     values = by_example(batch, site, values)
-    return values[real_positions(batch, site.component, values, has_encoder=has_encoder) > 0]
+    return values[real_positions(batch, site.side, values, has_encoder=has_encoder) > 0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from headprune.heads import HeadScores, Site
 from headprune.heads.mask import Unit
 from headprune.scoring.job import HeadSums, Job
-from headprune.scoring.moments import moments_of
+from headprune.scoring.moments import moments_of, within_memory
 from headprune.scoring.registry import needs_all, scorers
 from headprune.selection import units_of_site
 from headprune.sites import projections
@@ -28,15 +28,16 @@ def reconstruction(job: Job, *, ridge: float = 1e-4, unit: Unit = "head") -> Hea
     Relations: needs no labels and does not see what the rest of the model makes of an error, as `curvature` does.
     """
     sums = HeadSums(job.heads)
-    sites = [site for site in job.heads if site.num_heads]
-    found = moments_of(job, sites, list(job.batches))
-    for site in sites:
-        module = job.model.get_submodule(site.output)
-        weight = projections.matrix(module).cpu().double()
-        products = found[site.id].products(centred=getattr(module, "bias", None) is not None)
-        size = torch.einsum("oi,ij,oj->", weight, products, weight).clamp_min(1e-30)
-        added = elimination(weight, products, blocks_of(site, unit), ridge=ridge)
-        sums.add(site.id, by_head(site, unit, added / size)[None])
+    batches = list(job.batches)
+    for sites in within_memory([site for site in job.heads if site.num_heads], copies=1):
+        found = moments_of(job, sites, batches)
+        for site in sites:
+            module = job.model.get_submodule(site.output)
+            weight = projections.matrix(module).cpu().double()
+            products = found[site.id].products(centred=getattr(module, "bias", None) is not None)
+            size = ((weight @ products) * weight).sum().clamp_min(1e-30)
+            added = elimination(weight, products, blocks_of(site, unit), ridge=ridge)
+            sums.add(site.id, by_head(site, unit, added / size)[None])
     return sums.scores("reconstruction", ridge=ridge, unit=unit)
 
 
@@ -52,10 +53,14 @@ def blocks_of(site: Site, unit: Unit) -> list[Tensor]:
 
 def by_head(site: Site, unit: Unit, values: Tensor) -> Tensor:
     """The values of units, in equal parts for their heads: (heads,)."""
+    places = {head: place for place, head in enumerate(site.kept)}
     found = torch.zeros(site.num_heads, dtype=values.dtype)
     for members, value in zip(units_of_site(site, unit, (0.0,) * site.original_num_heads), values, strict=True):
-        found[[site.kept.index(head.index) for head in members]] = value / len(members)
+        found[[places[head.index] for head in members]] = value / len(members)
     return found
+
+
+STEPS = 512  # of an elimination: of more blocks than this, some go together
 
 
 def elimination(weight: Tensor, products: Tensor, blocks: Sequence[Tensor], *, ridge: float) -> Tensor:
@@ -63,25 +68,37 @@ def elimination(weight: Tensor, products: Tensor, blocks: Sequence[Tensor], *, r
 
     With Q the inverse of the mean products of the columns that are left and W their fitted projection, block h adds
     tr(W_h Q_hh⁻¹ W_hᵀ) (or as much as the one before it, if that was more); W and Q without it follow in closed form.
+    Of thousands of blocks (neurons), the cheapest few go at each of 512 steps.
     """
     push = ridge * products.diagonal().mean().clamp_min(1e-30)
     inverse = torch.linalg.inv(products + push * torch.eye(len(products), dtype=torch.float64))
     weight = weight.clone()
-    left = torch.ones(len(blocks), dtype=torch.bool)
     columns = torch.stack(list(blocks))  # (blocks, width): all are as wide
+    left = torch.ones(len(blocks), dtype=torch.bool)
     added = torch.zeros(len(blocks), dtype=torch.float64)
-    largest = 0.0
-    for _ in blocks:
+    largest, together = 0.0, -(-len(blocks) // STEPS)
+    while bool(left.any()):
+        costs = _costs(weight, inverse, columns, left)
+        chosen = costs.argsort()[: min(together, int(left.sum()))]
+        own = columns[chosen].flatten()
+        step = torch.linalg.solve(inverse[own][:, own], inverse[own])  # (columns that go, all)
+        weight -= weight[:, own] @ step
+        inverse -= inverse[:, own] @ step
+        left[chosen] = False
+        for number in chosen.tolist():
+            largest = max(largest, float(costs[number]))
+            added[number] = largest
+    return added
+
+
+def _costs(weight: Tensor, inverse: Tensor, columns: Tensor, left: Tensor) -> Tensor:
+    """What each block would add, (blocks,); infinite for those that are gone."""
+    if columns.shape[1] == 1:
+        places = columns[:, 0]
+        costs = weight[:, places].square().sum(0) / inverse.diagonal()[places].clamp_min(1e-30)
+    else:
         own = inverse[columns[:, :, None], columns[:, None, :]]  # (blocks, width, width)
         own[~left] = torch.eye(own.shape[-1], dtype=torch.float64)  # gone: nothing to solve
         parts = weight[:, columns].transpose(0, 1)  # (blocks, outputs, width)
         costs = (parts * torch.linalg.solve(own, parts.transpose(1, 2)).transpose(1, 2)).sum((1, 2))
-        number = int(costs.masked_fill(~left, torch.inf).argmin())
-        place = columns[number]
-        step = torch.linalg.solve(own[number], inverse[place])  # (width, all)
-        weight -= weight[:, place] @ step
-        inverse -= inverse[:, place] @ step
-        left[number] = False
-        largest = max(largest, float(costs[number]))
-        added[number] = largest
-    return added
+    return costs.masked_fill(~left, torch.inf)

@@ -12,6 +12,7 @@ from headprune.registry import Registry
 scorers: Registry[Callable[..., HeadScores]] = Registry("scorer")
 
 data_free: set[str] = set()  # scorers that look at no data
+of_attention: set[str] = set()  # scorers that look at attention itself: not for neurons
 needs_all: set[str] = set()  # scorers whose answers on parts of the data do not add up to that on all of it
 
 

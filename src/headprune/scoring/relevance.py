@@ -13,9 +13,11 @@ from headprune.heads import HeadScores
 from headprune.hooks import captured_inputs, relevance_rules
 from headprune.scoring.job import HeadSums, Job, model_inputs, single_examples
 from headprune.scoring.losses import IGNORED
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import of_attention, scorers
 
 ALLOWED_GAP = 0.01  # of the relevance that may get lost between the answer and the inputs
+
+of_attention |= {"relevance"}
 
 
 @scorers.add("relevance")

@@ -9,7 +9,7 @@ from headprune.heads import HeadScores
 from headprune.hooks import captured_inputs
 from headprune.scoring.gradients import with_gradients
 from headprune.scoring.job import HeadSums, Job
-from headprune.scoring.moments import Moments, moments_of
+from headprune.scoring.moments import Moments, moments_of, within_memory
 from headprune.scoring.positions import by_example
 from headprune.scoring.registry import needs_all, scorers
 
@@ -26,26 +26,26 @@ def residual(job: Job, *, ridge: float = 1e-4, squared: bool = False) -> HeadSco
     that is a linear function of others. Meant for pruning with `recover_(method="least-squares")`.
     """
     batches = list(job.batches)
-    sites = [site for site in job.heads if site.num_heads]
-    modules = {site.id: job.model.get_submodule(site.output) for site in sites}
-    unexplained = {
-        site.id: Unexplained(
-            moments, site.num_heads, ridge=ridge, centred=getattr(modules[site.id], "bias", None) is not None
-        )
-        for site, moments in zip(sites, moments_of(job, sites, batches).values(), strict=True)
-    }
     sums = HeadSums(job.heads)
-    for batch in batches:
-        with torch.enable_grad(), captured_inputs(job.model, modules) as contexts:
-            total = job.example_losses(batch).sum()
-        for site, pairs in with_gradients(total, contexts, sites).items():
-            parts = []
-            for context, grad in pairs:  # a block that layers share moves the loss with each of its calls
-                rest = unexplained[site](context)
-                dots = (rest * grad).unflatten(-1, (job.heads[site].num_heads, -1)).sum(-1)  # (…, heads)
-                parts.append(by_example(batch, job.heads[site], dots).sum(1))  # (batch, heads)
-            moved = torch.stack(parts).sum(0)
-            sums.add(site, moved.square() if squared else moved.abs())
+    for sites in within_memory([site for site in job.heads if site.num_heads], copies=2):
+        modules = {site.id: job.model.get_submodule(site.output) for site in sites}
+        unexplained = {
+            site.id: Unexplained(
+                moments, site.num_heads, ridge=ridge, centred=getattr(modules[site.id], "bias", None) is not None
+            )
+            for site, moments in zip(sites, moments_of(job, sites, batches).values(), strict=True)
+        }
+        for batch in batches:
+            with torch.enable_grad(), captured_inputs(job.model, modules) as contexts:
+                total = job.example_losses(batch).sum()
+            for site, pairs in with_gradients(total, contexts, sites).items():
+                parts = []
+                for context, grad in pairs:  # a block that layers share moves the loss with each of its calls
+                    rest = unexplained[site](context)
+                    dots = (rest * grad).unflatten(-1, (job.heads[site].num_heads, -1)).sum(-1)  # (…, heads)
+                    parts.append(by_example(batch, job.heads[site], dots).sum(1))  # (batch, heads)
+                moved = torch.stack(parts).sum(0)
+                sums.add(site, moved.square() if squared else moved.abs())
     return sums.scores("residual", ridge=ridge, squared=squared)
 
 

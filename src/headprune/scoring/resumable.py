@@ -33,7 +33,7 @@ def score_in_parts(
     if options.get("method") in needs_all:
         return score(model, list(_counted(batches, progress)), heads=heads, **options)
     heads = heads if heads is not None else find_heads(model)
-    sites = {"neurons": True} if heads.attention is not heads else {}
+    sites = {"sites": sorted(heads.original_counts())} if heads.neurons else {}
     parts = Parts(folder, work_key(unwrapped(model), batches, {**options, **sites}))
     total: HeadScores | None = None
     for start in range(0, len(batches), PART):

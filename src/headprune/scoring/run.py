@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from torch import nn
 
+from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.masking import masked
 from headprune.scoring.job import Job, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss, LossFunction
-from headprune.scoring.registry import scorers
+from headprune.scoring.registry import of_attention, scorers
 from headprune.sites.find import find_heads, unwrapped
 
 
@@ -41,6 +42,11 @@ def score(
     model = unwrapped(model)
     scorer = scorers[method]
     found = heads if heads is not None else find_heads(model)
+    if method in of_attention and found.neurons:
+        raise UnsupportedModelError(
+            f"'{method}' looks at attention, which neurons do not have. Score heads alone, or neurons by another one "
+            "(sensitivity, fisher, output-norm, curvature …)."
+        )
     device = next(model.parameters()).device
     batches = batches_of(data, device, collator=collator, batch_size=batch_size)
     job = Job(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)

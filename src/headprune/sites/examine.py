@@ -145,7 +145,7 @@ def _anatomy(model: nn.Module, events: list[AttentionEvent], calls: list[Call], 
         is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached, queries),
         is_causal=_is_causal(reached, queries, key_reach),
         calls=tuple(e.order for e in events),
-        batch_axis=_batch_axis(context, inputs),
+        batch_axis=batch_axis(context, inputs),
         adapter=adapter,
     )
 
@@ -321,7 +321,7 @@ def _real_rows(context: Tensor, inputs: Mapping[str, Any]) -> tuple[int, int]:
     return 0, context.numel() // context.shape[-1] - 1
 
 
-def _batch_axis(context: Tensor, inputs: Mapping[str, Any]) -> int:
+def batch_axis(context: Tensor, inputs: Mapping[str, Any]) -> int:
     """1 where positions come before examples (FSMT), else 0; 0 too where an example of the caller's cannot tell."""
     rows = next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()), 0)
     return int(context.dim() == 3 and context.shape[0] != rows and context.shape[1] == rows)

@@ -16,7 +16,7 @@ from headprune.hooks import paused_gates
 from headprune.sites import record
 from headprune.sites.examine import Anatomy, examine
 from headprune.sites.naming import SiteName, name_neurons, name_sites
-from headprune.sites.neurons import FeedForward, find_feed_forward, without_neurons
+from headprune.sites.neurons import FeedForward, find_feed_forward
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def look(model: nn.Module, example: Mapping[str, Any] | None = None, *, neurons:
         )
     with paused_gates(model):
         examination = examine(model, example)
-        parts = find_feed_forward(model, examination, example) if neurons else []
+        parts, without = find_feed_forward(model, examination, example) if neurons else ([], [])
     names = name_sites(model, examination.anatomies)
     sites = {
         anatomy.block: Site(
@@ -95,7 +95,7 @@ def look(model: nn.Module, example: Mapping[str, Any] | None = None, *, neurons:
     model_type = str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)
     emptied = [site.path for site in sites.values() if not site.num_heads]
     skipped = tuple(item for item in examination.skipped if not any(_related(item.path, path) for path in emptied))
-    skipped += without_neurons(model) if neurons else ()
+    skipped += tuple(item for item in without if not any(_related(item.path, path) for path in emptied))
     return Look(
         HeadMap(tuple(sites.values()), skipped=skipped, model_type=model_type),
         {site.id: anatomies[path] for path, site in sites.items() if path in anatomies and site.num_heads},
@@ -119,6 +119,7 @@ def _neuron_site(part: FeedForward, name: SiteName) -> Site:
         original_num_heads=part.size,
         kept=every,
         groups=tuple((neuron,) for neuron in every),
+        batch_axis=part.batch_axis,
     )
 
 

@@ -8,21 +8,23 @@ arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headprune.comparing import difference
 from headprune.heads import Skipped
-from headprune.hooks import Call, Watch, watched
+from headprune.hooks import Call, HeadFactor, Watch, captured_output, scaled_inputs, watched
 from headprune.sites import projections
-from headprune.sites.examine import Examination
+from headprune.sites.examine import Examination, batch_axis
 from headprune.sites.example import example_inputs
-from headprune.sites.modes import free_gradients, same_attributes
+from headprune.sites.modes import eval_mode, free_gradients, same_attributes
 from headprune.sites.naming import places_in_lists
-from headprune.sites.running import run
+from headprune.sites.running import run, run_again
 
 LOOK_BACK = 4  # projections before the last one of a part: one, two with a gate, and what else may lie between
 
@@ -37,6 +39,7 @@ class FeedForward:
     size: int
     call: Call  # one call of the block, to run it again
     calls: tuple[int, ...]
+    batch_axis: int  # which dimension of what the output reads is the batch
 
 
 def channels(kind: str, neurons: Sequence[int], size: int) -> list[int]:
@@ -50,44 +53,99 @@ def channels(kind: str, neurons: Sequence[int], size: int) -> list[int]:
 
 def find_feed_forward(
     model: nn.Module, attention: Examination, example: Mapping[str, Any] | None = None
-) -> list[FeedForward]:
-    """Every feed-forward part in a layer of the model. One forward pass and a few backward passes through each part."""
+) -> tuple[list[FeedForward], list[Skipped]]:
+    """Every feed-forward part in a layer of the model that runs without one of its neurons; and what does not.
+
+    Cost: one forward pass, two backward passes through each part, and three runs of its block.
+    """
     taken = {a.output for a in attention.anatomies} | {path for a in attention.anatomies for path in a.channels}
     closed = [item.path for item in attention.skipped]
     with free_gradients(model), same_attributes(model):
         inputs = example if example is not None else example_inputs(model)
         with watched(model) as watch:
             run(model, inputs, is_made=example is None)
-        return _parts(model, watch, taken, closed)
+        parts, skipped = _parts(model, watch, inputs, taken, closed)
+    return parts, [*skipped, *_experts(model)]
 
 
-def without_neurons(model: nn.Module) -> tuple[Skipped, ...]:
-    """Feed-forward parts that are left alone."""
-    return tuple(
-        Skipped(
-            path, "experts that keep all their weights in one tensor: their neurons are not pruned", has_heads=False
-        )
+def _experts(model: nn.Module) -> list[Skipped]:
+    why = "experts that keep all their weights in one tensor: their neurons are not pruned"
+    return [
+        Skipped(path, why, has_heads=False)
         for path, module in model.named_modules()
         if any(parameter.dim() == 3 for parameter in module.parameters(recurse=False))
         and "expert" in type(module).__name__.lower()
-    )
+    ]
 
 
-def _parts(model: nn.Module, watch: Watch, taken: set[str], closed: list[str]) -> list[FeedForward]:
+def _parts(
+    model: nn.Module, watch: Watch, inputs: Mapping[str, Any], taken: set[str], closed: list[str]
+) -> tuple[list[FeedForward], list[Skipped]]:
     calls = sorted(watch.calls, key=lambda call: call.order)
     linear = [call for call in calls if _is_candidate(model, call, taken, closed)]
     found: dict[str, FeedForward] = {}
+    skipped: dict[str, Skipped] = {}
     used: set[str] = set()
     for place, call in enumerate(linear):
         if call.path in found:
-            known = found[call.path]
-            found[call.path] = FeedForward(**{**vars(known), "calls": (*known.calls, call.order)})
+            found[call.path] = replace(found[call.path], calls=(*found[call.path].calls, call.order))
             continue
-        part = _part(call, linear[max(0, place - LOOK_BACK) : place], calls)
-        if part is not None and not used & {part.output, *part.sources}:
-            found[call.path] = part
-            used |= {part.output, *part.sources}
-    return list(found.values())
+        part = _part(call, linear[max(0, place - LOOK_BACK) : place], calls, inputs)
+        if part is None or call.path in skipped or used & {part.output, *part.sources}:
+            continue
+        if problem := _problem(model, part):
+            skipped[call.path] = Skipped(
+                call.path, f"its inputs are not neurons that can go: {problem}", has_heads=False
+            )
+            continue
+        found[call.path] = part
+        used |= {part.output, *part.sources}
+    return list(found.values()), [item for path, item in skipped.items() if path not in used]
+
+
+def _problem(model: nn.Module, part: FeedForward) -> str | None:
+    """Why the first neuron cannot be removed by itself: what else its block does with the projections."""
+    output = model.get_submodule(part.output)
+    factor = torch.ones(part.size)
+    factor[0] = 0.0
+    try:
+        with torch.no_grad(), eval_mode(model):
+            with captured_output(output) as expected, scaled_inputs({output: HeadFactor(part.output, factor)}):
+                run_again(model, part.call)
+            with _without_first(model, part), captured_output(output) as answers:
+                run_again(model, part.call)
+    except Exception as error:  # whatever a forward with other widths stumbles over
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    gap = difference(answers, expected)
+    return None if gap.is_small else f"outputs differ by {gap.largest:.1e}"
+
+
+@contextmanager
+def _without_first(model: nn.Module, part: FeedForward) -> Iterator[None]:
+    """The weights of a part without its first neuron until the block ends."""
+    rest = range(1, part.size)
+    kept = {path: channels(kind, rest, part.size) for path, kind in part.sources.items()}
+    before: list[tuple[nn.Module, dict[str, Any], dict[str, Any]]] = []
+    try:
+        for path, keep in (*kept.items(), (part.output, list(rest))):
+            module: Any = model.get_submodule(path)
+            layout = projections.layout(module)
+            assert layout is not None, "only plain projections are candidates"
+            is_output = path == part.output
+            name = layout.in_name if is_output else layout.out_name
+            before.append((module, dict(module._parameters), {name: vars(module).get(name)}))
+            index = torch.tensor(keep, device=module.weight.device)
+            dim = layout.in_dim if is_output else layout.out_dim
+            module._parameters["weight"] = nn.Parameter(module.weight.index_select(dim, index), requires_grad=False)
+            if not is_output and module._parameters.get("bias") is not None:
+                module._parameters["bias"] = nn.Parameter(module.bias[index], requires_grad=False)
+            if type(vars(module).get(name)) is int:
+                setattr(module, name, len(keep))
+        yield
+    finally:
+        for module, parameters, counts in before:
+            module._parameters.update(parameters)
+            vars(module).update({name: value for name, value in counts.items() if value is not None})
 
 
 def _is_candidate(model: nn.Module, call: Call, taken: set[str], closed: Iterable[str]) -> bool:
@@ -99,7 +157,7 @@ def _is_candidate(model: nn.Module, call: Call, taken: set[str], closed: Iterabl
     return all(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors)
 
 
-def _part(output: Call, before: Sequence[Call], calls: Sequence[Call]) -> FeedForward | None:
+def _part(output: Call, before: Sequence[Call], calls: Sequence[Call], inputs: Mapping[str, Any]) -> FeedForward | None:
     neurons: Tensor = output.args[0]
     size = neurons.shape[-1]
     sources = {call.path: kind for call in before if (kind := _kind(neurons, call.output)) is not None}
@@ -114,7 +172,8 @@ def _part(output: Call, before: Sequence[Call], calls: Sequence[Call]) -> FeedFo
     if not around:
         return None
     block = max(around, key=lambda call: (len(call.path), call.order))
-    return FeedForward(block.path, output.path, sources, size, block, (output.order,))
+    axis = batch_axis(neurons, inputs)
+    return FeedForward(block.path, output.path, sources, size, block, (output.order,), axis)
 
 
 def _kind(neurons: Tensor, made: Tensor) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from headprune.errors import ExampleError, HeadpruneError
+from headprune.hooks import Call
 from headprune.sites.example import example_inputs, to_model
 from headprune.sites.modes import eval_mode, same_draws
 
@@ -29,6 +30,13 @@ def run(model: nn.Module, example: Mapping[str, Any] | None = None, *, is_made: 
             f"{type(model).__name__} cannot be run on {made} ({', '.join(inputs)}): {type(error).__name__}: {error}. "
             "Pass a batch that the model accepts: find_heads(model, example={…})."
         ) from error
+
+
+def run_again(model: nn.Module, call: Call) -> None:
+    """Run a part of the model as it was run before."""
+    args, kwargs = call.arguments()
+    with same_draws(model):
+        model.get_submodule(call.path)(*args, **kwargs)  # which pruning may have replaced
 
 
 def takes_use_cache(model: nn.Module) -> bool:

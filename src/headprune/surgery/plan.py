@@ -33,12 +33,15 @@ class Plan:
         return HeadMask.full(self.before) - HeadMask.full(self.after)
 
     def to_dict(self) -> dict[str, Any]:
+        before, after = self.before.attention, self.after.attention
+        neurons = [len(self.before.neurons), len(self.after.neurons)] if self.before.neurons else None
         return {
             "removed": {site: heads for site, heads in self.removed.to_dict().items() if heads},
             "kept": {site.id: list(site.kept) for site in self.after},
             "original": self.before.original_counts(),
-            "heads": [len(self.before), len(self.after)],
-            "kv_heads": [sum(s.num_kv_heads for s in self.before), sum(s.num_kv_heads for s in self.after)],
+            "heads": [len(before), len(after)],
+            "kv_heads": [sum(s.num_kv_heads for s in before), sum(s.num_kv_heads for s in after)],
+            **({"neurons": neurons} if neurons else {}),
             "parameters": [self.parameters_before.total, self.parameters_after.total],
             "macs": [self.macs_before.total, self.macs_after.total],
         }

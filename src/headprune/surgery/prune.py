@@ -18,11 +18,11 @@ from headprune.hooks import HeadFactor, called_projections, captured_input, capt
 from headprune.masking import EmptySite, is_masked, masked
 from headprune.sites import record
 from headprune.sites.examine import Anatomy
-from headprune.sites.find import look, remember, unwrapped
+from headprune.sites.find import find_heads, look, remember, unwrapped
 from headprune.sites.layers import note_pruned_heads
-from headprune.sites.modes import eval_mode, same_draws
+from headprune.sites.modes import eval_mode
 from headprune.sites.neurons import FeedForward
-from headprune.sites.running import run
+from headprune.sites.running import run, run_again
 from headprune.surgery import dissect
 from headprune.surgery.applying import Journal, apply_, tie_again_
 from headprune.surgery.counts import repairs
@@ -86,6 +86,8 @@ def perform(
 ) -> Outcome:
     """`prune_` for callers who want to tell what happened."""
     model = unwrapped(model)
+    if isinstance(mask, HeadMask) and mask.has_neurons:
+        mask = mask.filled(find_heads(model, example, neurons=True))
     repair = _checked_repair(model, mask, empty_site)
     with torch.inference_mode(False):
         outcome = _cut_out(model, mask, gqa, empty_site, verify, example)
@@ -155,6 +157,7 @@ def _cut_out(
     """Do all cuts or none."""
     refuse_unfit_models(model)
     view = look(model, example, neurons=isinstance(mask, HeadMask) and mask.has_neurons)
+    mask = mask.filled(view.heads) if isinstance(mask, HeadMask) else mask
     cuts = _cuts(view.heads, mask, gqa, empty_site)
     expected = _masked_answer(model, mask, view.heads, example, empty_site) if verify and cuts else None
     outcome = Outcome(view.heads, _pruned_heads(view.heads, cuts), Edits(), [], None)
@@ -282,7 +285,7 @@ def _masked_block(
     """What the output projection says with the removed heads masked, each time the block calls it."""
     output = model.get_submodule(anatomy.output)
     with torch.no_grad(), called_projections(model), captured_input(output) as contexts:
-        _run_again(model, anatomy)
+        run_again(model, anatomy.call)
         factor = torch.zeros(cut.site.num_heads)
         if not cut.is_empty:
             factor[cut.positions] = 1.0
@@ -294,14 +297,8 @@ def _masked_block(
 def _block_output(model: nn.Module, anatomy: Anatomy | FeedForward) -> list[torch.Tensor]:
     output = model.get_submodule(anatomy.output)
     with torch.no_grad(), captured_output(output) as outputs:
-        _run_again(model, anatomy)
+        run_again(model, anatomy.call)
     return outputs
-
-
-def _run_again(model: nn.Module, anatomy: Anatomy | FeedForward) -> None:
-    args, kwargs = anatomy.call.arguments()
-    with same_draws(model):
-        model.get_submodule(anatomy.block)(*args, **kwargs)
 
 
 def _check(model: nn.Module, expected: Any, example: Mapping[str, Any] | None) -> Difference:
