@@ -25,7 +25,7 @@ import headprune as hp
 from headprune.costs import mask_for_speedup
 from headprune.heads.files import write_text
 
-BATCH, LENGTH, ROUNDS = 1, 128, 61
+BATCH, LENGTH, ROUNDS = 1, 128, 41
 TARGETS = (1.1, 1.2, 1.3)
 WITHIN = 0.05
 RESULTS = Path(__file__).parent / "results" / "speedup_target.json"

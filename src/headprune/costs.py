@@ -17,10 +17,10 @@ from torch import nn
 
 from headprune.budgets import within
 from headprune.counting import count_macs, count_parameters
-from headprune.errors import HeadpruneError, MaskError
+from headprune.errors import MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.heads.mask import Unit
-from headprune.measuring import Timing, interleaved, measure, sized_example
+from headprune.measuring import interleaved, ratio, sized_example
 from headprune.selection import Normalize, units_of_site
 from headprune.sites import projections
 from headprune.sites.example import to_model
@@ -30,6 +30,8 @@ from headprune.surgery.prune import perform, tried
 from headprune.surgery.units import Gqa
 
 Kind = Literal["parameters", "macs", "seconds"]
+SLOW = 0.3  # seconds of a forward pass from which on every time in the table is of a single one
+TRY_SECONDS = 45.0  # to measure one mask for a speed-up, unless that would be too few rounds
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,10 @@ class _Timed:
     """Seconds, each between two of the whole model, so that a machine that slows down slows both."""
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any], repeats: int) -> None:
-        self.model, self.inputs, self.repeats = model, inputs, max(1, repeats // 3)
-        self.total = self._seconds(2 * repeats)
+        self.model, self.inputs, self.repeats = model, inputs, 1
+        self.total = self._seconds(repeats)
+        if self.total < SLOW:
+            self.repeats = max(1, repeats // 3)
 
     def cost(self, mask: HeadMask, gqa: Gqa | None) -> float:
         ratios = []
@@ -235,12 +239,6 @@ class Hit:
     spread: tuple[float, float]
     control: tuple[float, float]  # quartiles of the same model against itself
 
-    @classmethod
-    def of(cls, mask: HeadMask, timing: Timing | None) -> Hit:
-        if timing is None or timing.speedup is None or timing.speedup_spread is None:
-            raise HeadpruneError("No times were taken: a speed-up needs repeats.")
-        return cls(mask, timing.speedup, timing.speedup_spread, timing.control_spread)
-
     def to_dict(self) -> dict[str, Any]:
         return {"speedup": self.speedup, "spread": list(self.spread), "control": list(self.control)}
 
@@ -271,6 +269,8 @@ def mask_for_speedup(
         raise MaskError(f"Found a speed-up of {speedup}; expected more than 1.")
     tell("measuring what heads cost")
     costs = site_costs(model, "seconds", heads=heads, unit=unit, batch=batch, length=length, gqa=gqa, repeats=repeats)
+    inputs = to_model(model, sized_example(model, batch, length))
+    rounds = max(2 * repeats // 3, min(3 * repeats, round(TRY_SECONDS / (3 * costs.total))))
     share, best = 1.0 / speedup, None
     for _ in range(tries):
         try:
@@ -282,10 +282,7 @@ def mask_for_speedup(
                 raise
             break  # no more to take away: what was measured is the answer
         tell("measuring the speed-up")
-        pruned = copy.deepcopy(model)
-        perform(pruned, mask, gqa=gqa, verify=False)
-        timing = measure(pruned, batch=batch, length=length, against=model, repeats=3 * repeats).timing
-        hit = Hit.of(mask, timing)
+        hit = _measured(model, mask, gqa, inputs, rounds)
         if best is None or abs(hit.speedup / speedup - 1) < abs(best.speedup / speedup - 1):
             best = hit
         if abs(hit.speedup / speedup - 1) <= 0.02:
@@ -293,3 +290,16 @@ def mask_for_speedup(
         share = min(1.0, max(1e-3, share * hit.speedup / speedup))
     assert best is not None, "at least one try"
     return best
+
+
+def _measured(model: nn.Module, mask: HeadMask, gqa: Gqa | None, inputs: Mapping[str, Any], rounds: int) -> Hit:
+    """The model without these heads against the whole one, and that against itself, in interleaved rounds."""
+    pruned = copy.deepcopy(model)
+    perform(pruned, mask, gqa=gqa, verify=False)
+    after = torch.cuda.synchronize if next(model.parameters()).device.type == "cuda" else None
+    tasks = [lambda m=m: run(m, inputs) for m in (model, model, pruned)]
+    with torch.inference_mode():
+        whole, again, smaller = interleaved(tasks, rounds, 1, after)
+    middle, low, high = ratio(whole, smaller)
+    _, control_low, control_high = ratio(whole, again)
+    return Hit(mask, middle, (low, high), (control_low, control_high))

@@ -1,0 +1,64 @@
+"""The board in the repository: its page, and what the README claims of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headprune.leaderboard import BASELINE, WINNER, hardest, page, read_cells, spec_of, specs
+
+ROOT = Path(__file__).parent.parent
+CELLS = read_cells(ROOT / "benchmarks" / "results" / "leaderboard.json")
+FIELDS = {
+    "model", "data", "method", "recover", "prune", "epochs", "seed", "metric", "full", "score", "nll_full", "nll", "seconds",
+}  # fmt: skip
+
+
+def test_the_page_is_made_from_the_cells():
+    """And cells are of the board, each once."""
+    assert (ROOT / "docs" / "leaderboard.md").read_text() == page(CELLS)
+    names = [spec_of(cell).name for cell in CELLS]
+    assert len(names) == len(set(names))
+    assert set(names) <= {spec.name for spec in specs()}
+    assert all(set(cell) >= FIELDS for cell in CELLS)
+
+
+@pytest.mark.parametrize(("model", "data"), [("minilm", "sst2"), ("mpnet", "sst2"), ("smollm2", "wikitext2")])
+def test_best_loses_at_most_half_of_what_sensitivity_loses(model, data):
+    """At the smallest share where that loses much, over all seeds, the paired intervals beyond parity; and the README
+    says just that."""
+    found = hardest(CELLS, model, data)
+    assert found is not None
+    assert found.part <= 0.5
+    assert found.beyond == found.seeds == 3
+    row = [f"{model}, {data}", f"{found.share:.0%}", *map(found.shown, (found.full, found.rival, found.best))]
+    assert f"| {' | '.join(row)} |" in (ROOT / "README.md").read_text()
+
+
+def test_the_smallest_share_that_loses_much_is_found():
+    """By points, by nats, and not at all where a seed is missing."""
+
+    def cell(way, share, seed, score, interval, metric="accuracy"):
+        return {
+            "model": "m", "data": "d", "method": way[0], "recover": way[1], "prune": share, "epochs": 0, "seed": seed,
+            "metric": metric, "full": 0.9 if metric == "accuracy" else 30.0, "score": score, "nll_full": 1.0,
+            "nll": 1.0, "seconds": 1.0, "against": {"change": 0.1, "interval": interval},
+        }  # fmt: skip
+
+    cells = [
+        cell(way, share, seed, score, [0.01, 0.1] if seed == 1 else [-0.01, 0.1])
+        for seed in (1, 2)
+        for way, share, score in (
+            (BASELINE, 0.5, 0.88), (WINNER, 0.5, 0.89), (BASELINE, 0.75, 0.8), (WINNER, 0.75, 0.87),
+        )
+    ]  # fmt: skip
+    found = hardest(cells, "m", "d")
+    assert (found.share, found.beyond, found.seeds) == (0.75, 1, 2)
+    assert found.part == pytest.approx(0.3)
+    assert hardest(cells[:-1], "m", "d") is None
+    assert "| m, d | 75% | 90.00 | 80.00 | 10.00 points | 87.00 | 3.00 points | 30% | 1 of 2 |" in page(cells)
+    texts = [cell(way, 0.33, 1, score, [-5, -1], "perplexity") for way, score in ((BASELINE, 60.0), (WINNER, 33.0))]
+    assert hardest(texts, "m", "d").part == pytest.approx(0.0953 / 0.693, rel=1e-2)
+    assert json.loads(json.dumps(cells)) == cells
