@@ -12,7 +12,8 @@ from headprune.leaderboard import BASELINE, WINNER, hardest, page, read_cells, s
 ROOT = Path(__file__).parent.parent
 CELLS = read_cells(ROOT / "benchmarks" / "results" / "leaderboard.json")
 FIELDS = {
-    "model", "data", "method", "recover", "prune", "epochs", "seed", "metric", "full", "score", "nll_full", "nll", "seconds",
+    "model", "data", "method", "recover", "prune", "epochs", "seed", "metric", "full", "score", "nll_full", "nll",
+    "seconds",
 }  # fmt: skip
 
 
