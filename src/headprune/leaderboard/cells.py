@@ -24,7 +24,8 @@ ALWAYS_REPAIRED = tuple(
     (order, "least-squares") for order in ("random", "sensitivity", "reconstruction", "residual")
 )  # `curvature` with least squares is `best`
 ALSO_REPAIRED = (
-    ("ablation", "least-squares"), ("fisher-block", "least-squares"), ("sensitivity", "bias"), ("sensitivity", "rescale"),
+    ("ablation", "least-squares"), ("fisher-block", "least-squares"),
+    ("sensitivity", "bias"), ("sensitivity", "rescale"),
 )  # fmt: skip
 WAYS = (BASELINE, WINNER, *((order, "none") for order in ORDERS if order != BASELINE[0]), *ALWAYS_REPAIRED)
 TRAINED = (
