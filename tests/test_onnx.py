@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app
-from headprune.errors import MaskError, MissingExtraError, UnsupportedModelError, VerificationError
+from headprune.errors import CheckpointError, MissingExtraError, UnsupportedModelError, VerificationError
 from headprune.sites import example_inputs
 from headprune.surgery import onnx as onnx_export
 from tests.families.tiny import tiny_model
@@ -115,7 +115,7 @@ def test_the_command(tmp_path):
     told = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False).stdout
     assert json.loads(told[told.index("{") :])["format"] == "onnx"
     assert (tmp_path / "out" / "model.int8.onnx").is_file()
-    with pytest.raises(MaskError, match="--int8"):
+    with pytest.raises(CheckpointError, match="int8 is for the format onnx"):
         CliRunner().invoke(app, ["export", str(tmp_path / "model"), "--int8", "--out", str(tmp_path / "x")],
                            catch_exceptions=False)  # fmt: skip
 

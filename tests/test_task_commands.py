@@ -279,7 +279,7 @@ def test_a_curve_of_really_removed_heads_is_that_of_masked_ones(trained, tmp_pat
     assert masked["curves"] == removed["curves"]
     assert (tmp_path / "a" / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "b" / "curve.svg").read_text()
-    with pytest.raises(HeadpruneError, match="No attention component"):
+    with pytest.raises(HeadpruneError, match="No component called 'decodr'"):
         call(*words, "--out", tmp_path / "c", "--components", "decodr")
     with pytest.raises(DataError, match="no heads in decoder"):
         call(*words, "--out", tmp_path / "c", "--components", "decoder")
