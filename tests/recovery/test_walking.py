@@ -101,4 +101,7 @@ def test_models_that_write_into_what_parts_of_them_answered_are_repaired(kind):
     heads = hp.find_heads(built.model, built.batch)
     sites = [site for site in heads if "decoder" in site.id][:2]
     gone = [f"{site.id}:{head}" for site in sites for head in site.groups[0]]
+    outputs = [built.model.get_submodule(site.output).weight for site in sites]
+    before = [weight.detach().clone() for weight in outputs]
     hp.recover_(built.model, hp.HeadMask.full(heads).without(*gone), [dict(built.batch)], heads=heads)
+    assert not any(weight.equal(old) for weight, old in zip(outputs, before, strict=True))
