@@ -271,8 +271,11 @@ def test_a_new_bias_can_be_trained_after_inference_mode():
     with torch.inference_mode():
         hp.recover_(model, mask, batches, method="bias")
     hp.prune_(model, mask)
+    bias = model.get_submodule(hp.find_heads(model).sites[0].output).bias
+    before = bias.detach().clone()
     model(**batches[0], labels=batches[0]["input_ids"]).loss.backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert not bias.equal(before)
 
 
 def test_xlnet_has_no_place_for_a_bias():

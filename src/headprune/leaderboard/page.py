@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headprune.leaderboard.cells import BASELINE, WINNER, specs
+from headprune.leaderboard.cells import BASELINE, WINNER, spec_of, specs
 
 LARGE_LOSS = {"perplexity": 0.5}  # in nats; 5 points of other metrics
 
@@ -25,8 +25,8 @@ def page(cells: Sequence[Mapping[str, Any]]) -> str:
         "single seed). Classifiers: score on the dev set, which no method has seen; heads are chosen and repaired on "
         "512 training examples. SmolLM2: whole groups go, perplexity of the first 32,000 tokens of the WikiText-2 test "
         "text; chosen and repaired on 32 pieces of 256 tokens of its validation text (8 for `ablation`, `all-but-one`)."
-        " Log-loss in nats, per example or token. Seconds: choosing, repairing and training on one thread, without "
-        "evaluation. `best` is `curvature` with least squares. What the names mean: "
+        " Log-loss in nats, per example or token. Seconds: choosing, repairing and training on one thread, with other "
+        "work beside it, without evaluation. `best` is `curvature` with least squares. What the names mean: "
         "[pruning without training](without-training.md).",
         "",
         f"{len(cells)} of {len(specs())} cells are measured. `benchmarks/leaderboard.sh` makes the models and goes on "
@@ -142,7 +142,8 @@ def _table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         row = f"| {_NAMES.get(method, method)} | {recover} {''.join(parts)}| {seconds:.1f} | {seeds} |"
         rows.append((sort_by, row))
     lines += [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
-    return [*lines, *_against(cells, is_share)]
+    notes = [f"- {spec_of(c).name}: {c['note']}" for c in cells if c.get("note")]
+    return [*lines, *_against(cells, is_share), *(["", "Notes:", "", *notes] if notes else [])]
 
 
 _NAMES = {
