@@ -1,0 +1,102 @@
+"""Starting a sweep and killing it: at any moment, just after something was written, or one worker of a cluster."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a start of the sweep ended."""
+
+    kind: str  # finished, killed at a moment, killed at a write, worker killed
+    code: int | None
+    output: str
+
+
+def start_and_kill(command: Sequence[str], folder: Path, log: Path, chance: random.Random, on_ray: bool) -> Ended:
+    """One start that is killed after a random while, unless it ends before."""
+    kind = chance.choice(["moment", "moment", "write", "worker"] if on_ray else ["moment", "write"])
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        wait = chance.uniform(2, 60)
+        deadline, before = time.monotonic() + wait, _newest(folder)
+        while process.poll() is None and time.monotonic() < deadline:
+            if kind == "write" and time.monotonic() > deadline - wait / 2 and _newest(folder) != before:
+                break
+            if kind != "write" or time.monotonic() < deadline - wait / 2:
+                before = _newest(folder)
+            time.sleep(0.002 if kind == "write" else 0.1)
+        if process.poll() is not None:
+            return Ended("finished", process.returncode, log.read_text(errors="replace"))
+        if kind == "worker" and _kill_worker(process.pid, chance):
+            code = process.wait(timeout=1200)  # the sweep itself must get over it
+            return Ended("worker killed", code, log.read_text(errors="replace"))
+        _kill(process, chance.choice(SIGNALS))
+    return Ended(f"killed at a {'write' if kind == 'write' else 'moment'}", None, log.read_text(errors="replace"))
+
+
+def run_to_the_end(command: Sequence[str], log: Path) -> Ended:
+    with log.open("wb") as output:
+        code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+    return Ended("finished", code, log.read_text(errors="replace"))
+
+
+def _newest(folder: Path) -> tuple[int, int]:
+    """How many files there are, and when the last one changed."""
+    count, newest = 0, 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                changed = os.stat(os.path.join(root, name)).st_mtime_ns  # noqa: PTH116, PTH118  # often, so quickly
+            except FileNotFoundError:
+                continue
+            count, newest = count + 1, max(newest, changed)
+    return count, newest
+
+
+def _kill(process: subprocess.Popen[bytes], number: int) -> None:
+    """The sweep and, without mercy, everything that it started."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, number)
+    try:
+        process.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for child in family:
+        try:
+            child.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(family, timeout=30)
+
+
+def _kill_worker(pid: int, chance: random.Random) -> bool:
+    """One process of Ray that runs trials, as if its machine had run out of memory."""
+    workers = [child for child in psutil.Process(pid).children(recursive=True) if _title(child).startswith("ray::")]
+    if not workers:
+        return False
+    try:
+        chance.choice(sorted(workers, key=lambda worker: worker.pid)).kill()
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
