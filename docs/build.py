@@ -1,4 +1,4 @@
-"""Write docs/api.md and docs/cli.md from the code, so that they cannot drift from it. Run by `make docs`."""
+"""Write docs/api.md, docs/cli.md and docs/errors/ from the code, so that they cannot drift. Run by `make docs`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import textwrap
 from pathlib import Path
 
 import headprune as hp
+from headprune.cli.explain import error_pages
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"
 COMMANDS = (
     "inspect", "verify", "finetune", "train-mt", "train-lm", "evaluate", "score", "ablate", "curve", "gates",
-    "functions", "diff", "prune", "export", "run", "report", "bench leaderboard", "demo",
+    "functions", "diff", "prune", "export", "run", "report", "bench leaderboard", "doctor", "explain", "demo",
 )  # fmt: skip
 
 
@@ -88,10 +91,55 @@ def _help(words: tuple[str, ...]) -> str:
     )
 
 
+SETTING = """import headprune as hp
+from transformers import BertConfig, BertModel
+
+sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+model = BertModel(BertConfig(vocab_size=99, **sizes))
+heads = hp.find_heads(model)"""
+
+
+def errors() -> dict[Path, str]:
+    """A page an error, with an example and the message that it really gives, and a list of them all."""
+    folder, told = HERE / "errors", error_pages()
+    rows = [f"- [{name}]({name}.md): {text.splitlines()[0]}" for name, text in told.items()]
+    intro = (
+        "Every error of headprune says what was found, what was expected and what to do, and is a `HeadpruneError`. "
+        "`headprune explain NAME` shows these pages in a terminal."
+    )
+    found = {folder / "index.md": "\n".join([NOTE, "# Errors", "", intro, "", *rows]) + "\n"}
+    for name, text in told.items():
+        about, _, example = text.partition("\nExample:\n")
+        parts = [NOTE, f"# {name}", "", about.strip()]
+        if example:
+            code = textwrap.dedent(example).strip()
+            parts += ["", "An example:", "", "```python", SETTING, "", code, "```", "", "It says:", ""]
+            parts += ["```text", f"{name}: {message_of(code, name)}", "```"]
+        found[folder / f"{name}.md"] = "\n".join([*parts, "", "All errors: [list](index.md)."]) + "\n"
+    return found
+
+
+def message_of(code: str, name: str) -> str:
+    """What an example says, which must be the error it is an example of."""
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            exec(f"{SETTING}\n{code}", {})
+        except hp.HeadpruneError as error:
+            if type(error).__name__ == name:
+                return str(error)
+            raise
+        finally:
+            os.chdir(here)
+    raise AssertionError(f"the example of {name} raises nothing")
+
+
 def pages() -> dict[Path, str]:
-    return {HERE / "api.md": api(), HERE / "cli.md": cli()}
+    return {HERE / "api.md": api(), HERE / "cli.md": cli(), **errors()}
 
 
 if __name__ == "__main__":
     for path, text in pages().items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)

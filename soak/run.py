@@ -37,7 +37,7 @@ def write_texts(folder: Path) -> Path:
     """A text with something to learn in it."""
     folder.mkdir(parents=True, exist_ok=True)
     chance = random.Random(0)
-    words = "the a cat dog sat saw mat hat on by and then old red ran far".split()
+    words = ["the", "a", "cat", "dog", "sat", "saw", "mat", "hat", "on", "by", "and", "then", "old", "red", "ran"]
     for part, count in (("train", 6000), ("dev", 300), ("test", 300)):
         (folder / f"{part}.txt").write_text(" ".join(chance.choice(words) for _ in range(count)) + "\n")
     return folder

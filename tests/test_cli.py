@@ -111,7 +111,9 @@ def test_errors_are_one_line_unless_debugging(models, capsys, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 1
-    assert capsys.readouterr().err.strip().splitlines()[-1].startswith("error: ")
+    told = capsys.readouterr().err.strip().splitlines()
+    assert told[-2].startswith("error: ")
+    assert told[-1] == "(more: headprune explain CheckpointError)"
     monkeypatch.setattr("sys.argv", ["headprune", "--debug", "inspect", str(models / "nowhere")])
     with pytest.raises(HeadpruneError):
         main()
@@ -144,3 +146,74 @@ def test_the_demo_ends_with_a_page_and_an_equal_model(tmp_path):
     told = call(*words)
     assert "$ headprune finetune" not in told
     assert "$ headprune prune" in told
+
+
+def test_a_fault_of_ours_is_told_without_a_traceback(capsys, monkeypatch):
+    """It asks for a report; --debug shows where it was."""
+    from headprune.cli import main
+
+    def broken(*words):
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr("headprune.cli.app.app", broken)
+    monkeypatch.setattr("headprune.cli.options.state.debug", False)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    told = capsys.readouterr().err
+    assert stop.value.code == 1
+    assert told.startswith("unexpected error: ZeroDivisionError: by nothing")
+    assert "headprune doctor" in told
+    assert "Traceback" not in told
+    monkeypatch.setattr("headprune.cli.options.state.debug", True)
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
+def test_the_doctor_finds_a_working_installation():
+    """Versions, extras and devices for programs, and one line for people."""
+    found = json.loads(call("doctor", "--json"))
+    assert found["problems"] == []
+    assert found["extras"] == {"tasks": [], "report": [], "ray": [], "onnx": [], "demo": []}
+    assert found["packages"]["transformers"].startswith("5.")
+    assert "cpu" in found["devices"]
+    assert call("doctor").splitlines()[-1].startswith("everything works")
+
+
+def test_the_doctor_names_what_is_missing_or_broken(monkeypatch):
+    """An extra without its package, a version out of range, a model that cannot be pruned."""
+    from headprune.cli import doctor
+
+    known = doctor._version
+    gone = {"ray": None, "plotly": None, "scipy": "0.1"}
+    monkeypatch.setattr(doctor, "_version", lambda name: gone.get(name, known(name)))
+
+    def refuse(*words, **more):
+        raise MaskError("not today")
+
+    monkeypatch.setattr("headprune.surgery.prune.prune_", refuse)
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["extras"]["ray"] == ["ray"]
+    assert found["extras"]["demo"] == ["plotly"]  # by the extra within it
+    assert "scipy is 0.1" in found["problems"][0]
+    assert "MaskError: not today" in found["problems"][1]
+    assert "pip install 'headprune[ray]'" in CliRunner().invoke(app, ["doctor"]).stdout
+
+
+def test_every_error_explains_itself():
+    """All of them in a list, one of them in full; the note of an error leads there."""
+    from headprune import errors
+
+    names = [name for name, thing in vars(errors).items() if isinstance(thing, type)]
+    told = call("explain")
+    for name in names:
+        assert name in told
+        page = call("explain", name)
+        assert "- " in page
+        error = getattr(errors, name)("a message")
+        assert str(error) == "a message"
+        assert error.__notes__ == [f"More: headprune explain {name}"]
+    assert "unit=" in call("explain", "MaskError")
+    with pytest.raises(HeadpruneError, match="Did you mean 'MaskError'"):
+        call("explain", "MaskEror")

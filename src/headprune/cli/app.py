@@ -14,7 +14,9 @@ from headprune.cli import (
     curve,
     demo,
     diff,
+    doctor,
     evaluate,
+    explain,
     export,
     finetune,
     functions,
@@ -56,6 +58,8 @@ app.command("run")(run.run)
 app.command("report")(report.report)
 app.command("demo")(demo.demo)
 app.add_typer(bench.bench, name="bench")
+app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
 
 
 def _version(show: bool) -> None:
@@ -75,14 +79,26 @@ def _common(
 
 
 def main() -> None:
-    """Entry point: an error of ours is one line, a broken pipe or Ctrl-C is none."""
+    """Entry point: an error is told without a traceback unless --debug asks for it; Ctrl-C is none."""
     try:
         app()
-    except HeadpruneError as error:
-        if state.debug:
-            raise
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(1)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         sys.exit(130)
+    except Exception as error:
+        if state.debug:
+            raise
+        typer.echo(_told(error), err=True)
+        sys.exit(1)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, HeadpruneError):
+        return f"error: {error}\n(more: headprune explain {type(error).__name__})"
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError):  # a full disk, a folder that may not be written: nothing of ours
+        return f"error: {what}"
+    return (
+        f"unexpected error: {what}\nThis is a fault of headprune, or of a library below it. `headprune --debug …` "
+        "shows where; please report it with that and with what `headprune doctor` prints."
+    )
