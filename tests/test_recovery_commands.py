@@ -171,6 +171,11 @@ def test_cells_of_the_board_are_computed_once_and_again_on_request(toy, tmp_path
     cells = called("bench", "leaderboard", *where, *(word for name in trained for word in ("--cell", name)))
     assert [cell["heads"] for cell in cells] == [4] * 4
     assert {spec_of(cell).name for cell in read_cells(board)} == {*names, *trained}
+    kept = board.read_text()
+    write_cells(board, [{**cell, "nll_full": cell["nll_full"] + 0.01} for cell in read_cells(board)])
+    with pytest.raises(DataError, match="another model"):
+        call("bench", "leaderboard", *where, "--cell", names[1])
+    board.write_text(kept)
     with pytest.raises(UnknownNameError, match="Did you mean"):
         call("bench", "leaderboard", *where, "--cell", "minilm/sst2/best/least-square/0.50/0/1")
     with pytest.raises(DataError, match="NAME/DATA=FOLDER"):

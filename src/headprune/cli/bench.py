@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,11 @@ from headprune.cli.entrant import Entrant
 from headprune.cli.options import Json, progress
 from headprune.errors import DataError, UnknownNameError
 
+if TYPE_CHECKING:
+    from headprune.leaderboard import Spec
+
 BOARD = Path("benchmarks/results/leaderboard.json")
+SAME_MODEL = 1e-4  # between machines, sums are rounded otherwise
 
 bench = typer.Typer(help="Measure what headprune claims.", no_args_is_help=True)
 
@@ -70,6 +74,7 @@ def leaderboard(
             place = f"{spec.model}/{spec.data}"
             if place not in entrants:
                 entrants = {place: Entrant.of(folders[place], spec.data, data_dir)}  # one at a time
+                _check_same_model(spec, folders[place], entrants[place].full_log_loss(), read_cells(out))
             done.append(cell_of(spec, entrants[place].measured(spec)))
             add_cell(out, done[-1])
     cells = read_cells(out)
@@ -79,6 +84,18 @@ def leaderboard(
         typer.echo(json_module.dumps(done, indent=1))
         return
     typer.echo(f"{len(done)} cells computed, {len(cells)} of {len(every)} in {out}")
+
+
+def _check_same_model(spec: Spec, folder: str, here: float, cells: list[dict[str, Any]]) -> None:
+    """Cells of two models in one table would be no comparison: whole, they must answer alike."""
+    there = {round(float(c["nll_full"]), 6) for c in cells if (c["model"], c["data"]) == (spec.model, spec.data)}
+    for known in sorted(there):
+        if abs(known - here) > SAME_MODEL * max(abs(known), 1.0):
+            raise DataError(
+                f"With all its heads, the model in '{folder}' has a log-loss of {here:.6f}; the "
+                f"{spec.model}/{spec.data} of the file has {known:.6f}. It is another model: choose another --out, or "
+                "take these cells out of the file."
+            )
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -60,6 +60,10 @@ class Entrant:
     def is_text(self) -> bool:
         return self.data.options.task == "causal-lm"
 
+    def full_log_loss(self) -> float:
+        """With all heads: what the model is known by."""
+        return _log_loss(self._evaluated(None, "none", 0)[0])
+
     def measured(self, spec: Spec) -> dict[str, Any]:
         """One cell."""
         from headprune.leaderboard import BASELINE
