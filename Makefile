@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-browser test-oldest test-slow leaderboard-models check bench docs results clean
+.PHONY: help install demo test test-browser test-oldest test-slow nightly leaderboard-models check bench bench-peers \
+  fuzz soak docs results release clean
 
 help:
 	@echo "make demo       install and run the main job on a small real model"
@@ -13,10 +14,15 @@ help:
 	@echo "make test-browser  the report in a real Chromium (installs Debian's if there is none)"
 	@echo "make test-oldest  the families on the oldest transformers that headprune says it supports"
 	@echo "make test-slow  the same equalities on real models at full size"
+	@echo "make nightly    what takes long: notebooks, a release from end to end"
 	@echo "make check      ruff, mypy --strict, import layering"
 	@echo "make bench      measured figures into benchmarks/results/"
-	@echo "make docs       docs/api.md and docs/cli.md from the code"
+	@echo "make bench-peers  the same work by other tools, each in an environment of its own (DATA=folder with sst2)"
+	@echo "make fuzz       100,000 damaged files through every loader"
+	@echo "make soak       two hours of sweeps with random kills (MINUTES=120)"
+	@echo "make docs       pages from the code, then the site in site/"
 	@echo "make results    docs/results/*.md from the stored figures"
+	@echo "make release    wheel and sdist, built twice and compared, with checks, licences and SBOM, in dist/"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "headprune needs Python 3.11 or later"'
@@ -93,12 +99,32 @@ bench: install
 	$(BIN)/python benchmarks/report_speed.py
 	$(BIN)/python benchmarks/paper_cost.py
 
+DATA ?= $(HEADPRUNE_DATA)
+bench-peers: install
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/peers/run.py $(if $(DATA),--data-dir $(DATA))
+
+fuzz: install
+	HF_HUB_OFFLINE=1 $(BIN)/python fuzz/run.py --inputs 100000
+
+MINUTES ?= 120
+soak: install
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python soak/run.py --minutes $(MINUTES) --out build/soak
+
+nightly: install
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m nightly
+
 docs: install
 	$(BIN)/python docs/build.py
+	$(BIN)/python docs/papers_build.py
+	$(BIN)/python docs/robustness_build.py
+	$(BIN)/mkdocs build --strict
+
+release: install
+	$(BIN)/python release/build.py
 
 # Pages from stored figures; docs/results/classifier.sh and collect.py make the figures.
 results: install
 	$(BIN)/python docs/results/build.py
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist demo-out
+	rm -rf $(VENV) $(OLDEST) .venv-peers build dist demo-out site

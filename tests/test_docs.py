@@ -22,10 +22,21 @@ def build_pages(builder):
     return module.pages()
 
 
-def test_the_generated_pages_are_up_to_date():
+@pytest.mark.parametrize("builder", ["build.py", "robustness_build.py"])
+def test_the_generated_pages_are_up_to_date(builder):
     """`make docs` would change nothing."""
-    for path, text in build_pages(ROOT / "docs" / "build.py").items():
+    for path, text in build_pages(ROOT / "docs" / builder).items():
         assert path.read_text() == text, f"{path.name} is out of date: run make docs"
+
+
+def test_nothing_was_found_by_the_fuzz_and_soak_runs():
+    """As long as was asked for, and without a finding."""
+    fuzz, soak = (json.loads((ROOT / f"benchmarks/results/{name}.json").read_text()) for name in ("fuzz", "soak"))
+    assert fuzz["inputs"] >= 100_000
+    assert fuzz["findings"] == []
+    assert soak["minutes"] >= 120
+    assert soak["kills"] > 50
+    assert soak["problems"] == []
 
 
 def test_the_results_are_those_of_the_stored_figures():
@@ -51,25 +62,6 @@ def test_few_seeds_are_no_claim():
     assert module.spread([0.5, 0.6, 0.7]) == "0.6000 ± 0.2484"  # 4.303 x 0.1 / sqrt(3)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        "docs/api.md",
-        "docs/cli.md",
-        "docs/translation.md",
-        "docs/language-models.md",
-        "docs/experiments.md",
-        "docs/cluster.md",
-        "docs/from-v4.md",
-    ],
-)
-def test_local_links_lead_somewhere(page):
-    """No dead link to a file of the project."""
-    path = ROOT / page
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text()):
-        assert (path.parent / target).exists(), target
 
 
 def test_the_cost_of_a_cluster_is_the_measured_one():

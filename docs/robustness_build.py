@@ -1,0 +1,66 @@
+"""Write docs/robustness.md from the stored figures of the fuzz and soak runs. Run by `make docs`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "benchmarks" / "results"
+NOTE = "<!-- Written by `make docs` from benchmarks/results/fuzz.json and soak.json. -->"
+
+
+def fuzzed(found: dict[str, Any]) -> list[str]:
+    rows = [
+        f"| {name} | {one['inputs']:,} | {one['loaded']:,} | {one['slowest']:.2f} |"
+        for name, one in sorted(found["targets"].items())
+    ]
+    findings = [f"- {one['target']}: {one['what']}" for one in found["findings"]]
+    return [
+        "## Files that were damaged or made up",
+        "",
+        "Every loader is given valid files of which parts were replaced by odd ones: wrong types, huge numbers, names "
+        "that lead elsewhere, deep nesting, half a file, random bytes. It may load them or refuse them with a headprune "
+        "error. Anything else is a finding: another exception, a file touched outside of its folder, code that runs, a "
+        "connection, more than its time or memory. Inputs that once showed a fault are kept in `fuzz/corpus/`, and "
+        "every test run loads them again.",
+        "",
+        f"{found['date']}, `{found['command']}`: {found['inputs']:,} inputs in {found['seconds'] / 60:.0f} minutes, "
+        f"{len(found['findings'])} findings.",
+        "",
+        *([*findings, ""] if findings else []),
+        "| loader | inputs | of these loaded | slowest, seconds |",
+        "|---|---:|---:|---:|",
+        *rows,
+    ]
+
+
+def soaked(found: dict[str, Any]) -> list[str]:
+    ways = ", ".join(f"{way} {count}" for way, count in sorted(found["ways"].items()) if way != "finished")
+    problems = [f"- {text}" for text in found["problems"]]
+    return [
+        "## Sweeps that were killed",
+        "",
+        "Sweeps of real commands (train, score, ablate, prune, fine-tune, gates), inline and on Ray, are killed by "
+        "SIGKILL, SIGTERM and SIGINT at random moments or just after a write, on Ray single workers too, and started "
+        "again. After every kill all results must be readable, none lost or changed, and the folder free. When a sweep "
+        "is done, every result must be that of a sweep that nobody interrupted.",
+        "",
+        f"{found['date']}, `{found['command']}`: {found['minutes']:.0f} minutes, {found['rounds']} sweeps "
+        f"({found['rounds_on_ray']} on Ray), {found['trials']} trials, {found['kills']} kills ({ways}), "
+        f"{len(found['problems'])} problems.",
+        *(["", *problems] if problems else []),
+    ]
+
+
+def pages() -> dict[Path, str]:
+    fuzz, soak = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("fuzz", "soak"))
+    intro = "What headprune does with bad files and sudden deaths, measured. `make fuzz` and `make soak` repeat it."
+    lines = [NOTE, "# Robustness", "", intro, "", *fuzzed(fuzz), "", *soaked(soak)]
+    return {HERE / "robustness.md": "\n".join(lines) + "\n"}
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
