@@ -21,8 +21,8 @@ def fuzzed(found: dict[str, Any]) -> list[str]:
         "## Files that were damaged or made up",
         "",
         "Every loader is given valid files of which parts were replaced by odd ones: wrong types, huge numbers, names "
-        "that lead elsewhere, deep nesting, half a file, random bytes. It may load them or refuse them with a headprune "
-        "error. Anything else is a finding: another exception, a file touched outside of its folder, code that runs, a "
+        "that lead elsewhere, deep nesting, half a file, random bytes. It may load them or refuse them with an "
+        "error of ours. Anything else is a finding: another exception, a file touched elsewhere, code that runs, a "
         "connection, more than its time or memory. Inputs that once showed a fault are kept in `fuzz/corpus/`, and "
         "every test run loads them again.",
         "",

@@ -62,6 +62,12 @@ def test_few_seeds_are_no_claim():
     assert module.spread([0.5, 0.6, 0.7]) == "0.6000 ± 0.2484"  # 4.303 x 0.1 / sqrt(3)
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/README.md"])
+def test_local_links_lead_somewhere(page):
+    """No dead link to a file of the project; pages of the site are looked at in test_site."""
+    path = ROOT / page
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text()):
+        assert (path.parent / target).exists(), target
 
 
 def test_the_cost_of_a_cluster_is_the_measured_one():
