@@ -1,4 +1,4 @@
-"""Starting a sweep and killing it: at any moment, just after something was written, or one worker of a cluster."""
+"""Starting a sweep and killing it: at any moment, just after a write, or a worker or the node of a cluster."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+# Processes of Ray: what runs trials, and what a node cannot live without.
+VICTIMS = {"worker": ("ray::_on_worker", "ray::IDLE"), "node": ("ray::DashboardAgent", "ray::RuntimeEnvAgent")}
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
@@ -20,14 +22,14 @@ SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signa
 class Ended:
     """How a start of the sweep ended."""
 
-    kind: str  # finished, killed at a moment, killed at a write, worker killed
+    kind: str  # finished, killed at a moment, killed at a write, worker killed, node killed
     code: int | None
     output: str
 
 
 def start_and_kill(command: Sequence[str], folder: Path, log: Path, chance: random.Random, on_ray: bool) -> Ended:
     """One start that is killed after a random while, unless it ends before."""
-    kind = chance.choice(["moment", "moment", "write", "worker"] if on_ray else ["moment", "write"])
+    kind = chance.choice(["moment", "write", "worker", "node"] if on_ray else ["moment", "write"])
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         wait = chance.uniform(2, 60)
@@ -40,9 +42,10 @@ def start_and_kill(command: Sequence[str], folder: Path, log: Path, chance: rand
             time.sleep(0.002 if kind == "write" else 0.1)
         if process.poll() is not None:
             return Ended("finished", process.returncode, log.read_text(errors="replace"))
-        if kind == "worker" and _kill_worker(process.pid, chance):
-            code = process.wait(timeout=1200)  # the sweep itself must get over it
-            return Ended("worker killed", code, log.read_text(errors="replace"))
+        if kind in VICTIMS and _kill_one(process.pid, VICTIMS[kind], chance):
+            code = process.wait(timeout=1200)
+            # A sweep must get over the death of a worker. With its only node it may end, and must go on when started.
+            return Ended(f"{kind} killed", code if kind == "worker" else None, log.read_text(errors="replace"))
         _kill(process, chance.choice(SIGNALS))
     return Ended(f"killed at a {'write' if kind == 'write' else 'moment'}", None, log.read_text(errors="replace"))
 
@@ -83,13 +86,13 @@ def _kill(process: subprocess.Popen[bytes], number: int) -> None:
     psutil.wait_procs(family, timeout=30)
 
 
-def _kill_worker(pid: int, chance: random.Random) -> bool:
-    """One process of Ray that runs trials, as if its machine had run out of memory."""
-    workers = [child for child in psutil.Process(pid).children(recursive=True) if _title(child).startswith("ray::")]
-    if not workers:
+def _kill_one(pid: int, titles: tuple[str, ...], chance: random.Random) -> bool:
+    """One process of Ray, as if its machine had run out of memory."""
+    found = [child for child in psutil.Process(pid).children(recursive=True) if _title(child).startswith(titles)]
+    if not found:
         return False
     try:
-        chance.choice(sorted(workers, key=lambda worker: worker.pid)).kill()
+        chance.choice(sorted(found, key=lambda process: process.pid)).kill()
     except psutil.NoSuchProcess:
         return False
     return True

@@ -29,9 +29,6 @@ from headprune.experiments.work import Needed, alone
 
 RETRIES = 5  # of a task whose worker or node died
 TIDY_SECONDS = 10
-# A cluster that is started here has one node, this machine. When trials keep it busy, the node answers late; to call it
-# dead for that, as Ray does after some 15 s, would end the sweep.
-PATIENT = {"health_check_failure_threshold": 100, "health_check_timeout_ms": 30_000}
 PATIENCE = 30.0  # seconds without a result before it is looked whether what waits can still be run
 
 
@@ -255,9 +252,7 @@ def _nodes(ray: Any) -> list[Mapping[str, float]]:
 def _connect(ray: Any, address: str | None) -> None:
     try:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if address is None:
-            options |= {"include_dashboard": False, "_system_config": PATIENT}
-        ray.init(address=address or "local", **options)
+        ray.init(address=address or "local", **options, **({"include_dashboard": False} if address is None else {}))
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"The Ray cluster at '{address or 'this machine'}' cannot be reached: {error}. Start one with `ray start "

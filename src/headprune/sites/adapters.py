@@ -35,6 +35,9 @@ class Adapter:
     unseen: str = ""
     """Why its heads cannot be followed to an output projection, although it is attention with heads."""
 
+    paired: str = ""
+    """Why its heads are left alone: they are two at a time, and what is seen of one would leave out the other."""
+
     coupled: str = ""
     """Why heads cannot be removed exactly, where the code says so and the structure does not show it."""
 
@@ -62,11 +65,16 @@ adapters.add("XLNetRelativeAttention")(
 )
 
 adapters.add("CodeGenAttention")(
-    Adapter(coupled="its code cuts the fused projection into four blocks of equally many heads (mp_num = 4)")
+    Adapter(
+        coupled="its code cuts the fused projection into four blocks of equally many heads (mp_num = 4): only a "
+        "multiple of four could be left, and headprune does not move heads between blocks"
+    )
 )
-adapters.add("DogeAttention")(Adapter(coupled="its dt_proj makes each head's mask from the values of all heads"))
-
-
+adapters.add("DogeAttention")(
+    Adapter(
+        coupled="its dt_proj makes the mask of each key-value head from the values of all of them, so that none can go"
+    )
+)
 adapters.add("ProphetNetNgramSelfAttention")(
     Adapter(
         coupled="its predicting stream folds heads and positions in one order and unfolds them in another, so that "
@@ -75,52 +83,87 @@ adapters.add("ProphetNetNgramSelfAttention")(
 )
 for _name in ("LongT5LocalAttention", "LongT5TransientGlobalAttention"):
     adapters.add(_name)(
-        Adapter(coupled="its first layer makes the position bias of all layers, and adds it where it cannot be cut")
+        Adapter(
+            coupled="its first layer makes the position bias of all layers, and each adds it in its own code and hands "
+            "it on, so that only the same heads of all layers could go, which headprune does not do"
+        )
     )
 for _name in ("LevitAttention", "LevitAttentionSubsample"):
-    adapters.add(_name)(Adapter(coupled="in evaluation mode it keeps the position biases of all its heads, gathered"))
+    adapters.add(_name)(
+        Adapter(
+            coupled="in evaluation mode it keeps the gathered position biases of all its heads, and headprune does not "
+            "follow what a block keeps"
+        )
+    )
 for _name in ("GroundingDinoBiMultiHeadAttention", "MMGroundingDinoBiMultiHeadAttention"):
     adapters.add(_name)(
-        Adapter(coupled="its two directions, picture to text and text to picture, are made from the same scores")
+        Adapter(
+            paired="its two directions, picture to text and text to picture, are made from the same scores, so that a "
+            "head can go only from both at once, which headprune does not do"
+        )
     )
-adapters.add("DeepseekV4HyperConnection")(Adapter(other="its softmax mixes residual streams, not positions"))
-adapters.add("PatchTSMixerGatedAttention")(Adapter(other="a gate: its softmax weighs channels, not positions"))
 adapters.add("LiltSelfAttention")(
-    Adapter(coupled="its text heads and its layout heads share their scores, so that neither can go without the other")
+    Adapter(
+        paired="its text heads and its layout heads share their scores, so that they can go only in pairs, which "
+        "headprune does not do"
+    )
 )
+adapters.add("DeepseekV4HyperConnection")(Adapter(other="its softmax mixes residual streams, not positions"))
+adapters.add("PatchTSMixerGatedAttention")(
+    Adapter(other="a gate: its softmax weighs channels or patches one by one, without queries and keys")
+)
+adapters.add("AutoformerAttention")(Adapter(other="its softmax weighs time delays, which all heads share"))
 adapters.add("DisentangledSelfAttention")(  # of SEW-D; DeBERTa's was renamed and is seen
-    Adapter(unseen="its softmax is inside an autograd function of its own (XSoftmax), where heads cannot be followed")
+    Adapter(unseen="its softmax is inside an autograd function of its own (XSoftmax), which headprune does not watch")
 )
 adapters.add("BitNetAttention")(
-    Adapter(unseen="its attn_sub_norm normalises all heads together before the output projection")
+    Adapter(
+        unseen="its attn_sub_norm stands between the heads and the output projection, and its mean counts all heads: "
+        "headprune does not rescale it"
+    )
 )
 adapters.add("ConvBertSelfAttention")(
-    Adapter(unseen="the output of a convolution joins the heads before the output projection")
+    Adapter(
+        unseen="its convolution kernels are made from the queries of all heads, and one count of heads serves the "
+        "attention and the convolution beside it"
+    )
 )
 adapters.add("DeepseekV4Attention")(
     Adapter(unseen="its output projection is in two steps, and the first (o_a_proj) works on groups of several heads")
 )
 adapters.add("JetMoeAttention")(
-    Adapter(unseen="its queries and its output projection are experts: which of them hold a head, the router says")
+    Adapter(
+        unseen="its queries and its output projection are experts that a router chooses, which headprune does not "
+        "follow to single heads"
+    )
 )
 adapters.add("SqueezeBertSelfAttention")(
     Adapter(unseen="its projections are convolutions, with channels before positions, not linear layers")
 )
 adapters.add("ZayaAttention")(
-    Adapter(coupled="its queries and keys pass two convolutions in one tensor, with a group for each head of both")
+    Adapter(
+        coupled="a key head is made from the queries of its whole group, and both pass convolutions that headprune "
+        "does not cut"
+    )
 )
 adapters.add("NeoMMEAttention")(
-    Adapter(coupled="some of its layers get value embeddings of all their key heads, from outside the block")
+    Adapter(
+        coupled="its first and last layers of full attention get value embeddings of all key-value heads from outside "
+        "the block; headprune prunes none of its layers"
+    )
 )
 adapters.add("MraSelfAttention")(
-    Adapter(unseen="attention is approximated block by block, at two resolutions, without one softmax over the keys")
+    Adapter(
+        unseen="attention is approximated block by block, without one softmax over the keys, and without its CUDA "
+        "kernel the block answers zeros, so that nothing could be checked"
+    )
 )
 adapters.add("YosoSelfAttention")(
-    Adapter(unseen="attention is estimated by locality-sensitive hashing, without a softmax")
+    Adapter(unseen="attention weights are powers of angles, or hashed, in an autograd function and without a softmax")
 )
 for _name in ("LSHSelfAttention", "LocalSelfAttention"):
     adapters.add(_name)(
-        Adapter(unseen="attention is computed in chunks by logsumexp, in a reversible layer of its own")
+        Adapter(unseen="attention is computed by logsumexp instead of a softmax, in a reversible layer of its own")
     )
 
 # Layers that mix positions without softmax attention: named by `find_heads`, never mistaken for attention.

@@ -75,8 +75,8 @@ def _take_apart(model: nn.Module, watch: Watch, inputs: Mapping[str, Any]) -> Ex
     anatomies, skipped = [], []
     for path, events in by_path.items():
         adapter = adapter_for(model.get_submodule(path))
-        if adapter.other:
-            skipped.append(Skipped(path, adapter.other, has_heads=False))
+        if adapter.other or adapter.paired:
+            skipped.append(Skipped(path, adapter.other or adapter.paired, has_heads=bool(adapter.paired)))
             continue
         try:
             anatomies.append(_anatomy(model, events, calls, inputs))
@@ -101,7 +101,8 @@ def _without_softmax(calls: list[Call], seen: set[str]) -> list[Skipped]:
         if unseen := adapter_for(call.module).unseen:
             found[call.path] = Skipped(call.path, unseen)
         elif NO_SOFTMAX.search(name) and not AROUND.search(name):
-            found[call.path] = Skipped(call.path, f"{name} mixes positions without a softmax", has_heads=False)
+            told = adapter_for(call.module).other or f"{name} mixes positions without a softmax"
+            found[call.path] = Skipped(call.path, told, has_heads=False)
     return list(found.values())
 
 

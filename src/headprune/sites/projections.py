@@ -65,8 +65,8 @@ def why_not_sliceable(module: nn.Module) -> str | None:
         return "it carries an adapter such as LoRA. Merge it first: model = model.merge_and_unload()."
     name = type(module).__name__
     return (
-        f"{name} is not a plain linear layer (is the model quantised?). Prune the unquantised model, save it, and "
-        "quantise it while loading."
+        f"{name} is not a plain linear layer, and headprune cuts no other. If the model is quantised, prune the "
+        "unquantised one, save it, and quantise it while loading."
     )
 
 

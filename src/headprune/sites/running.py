@@ -17,11 +17,15 @@ from headprune.sites.modes import eval_mode, same_draws
 def run(model: nn.Module, example: Mapping[str, Any] | None = None, *, is_made: bool = False) -> Any:
     """The model's answer to an example batch, in evaluation mode, without a cache; `is_made`: not the caller's."""
     inputs = to_model(model, example if example is not None else example_inputs(model))
-    if "use_cache" not in inputs and takes_use_cache(model):
-        inputs["use_cache"] = False
+    asked = {"use_cache": False} if "use_cache" not in inputs and takes_use_cache(model) else {}
     try:
         with eval_mode(model), same_draws(model):
-            return model(**inputs)
+            try:
+                return model(**inputs, **asked)
+            except TypeError as error:  # a forward that hands its keywords on beside a use_cache of its own
+                if not asked or "use_cache" not in str(error):
+                    raise
+                return model(**inputs)
     except HeadpruneError:
         raise
     except Exception as error:

@@ -18,7 +18,7 @@ LARGEST = 40_000_000  # parameters; what cannot be made smaller is not tiny
 # Which of a type's classes is taken: the first mapping that has it, then any other.
 FIRST = (
     "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CAUSAL_LM", "SEQUENCE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "CTC",
-    "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM",
+    "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "TEXT_RECOGNITION",
 )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def build(model_type: str, *, seed: int = 0, attention: str | None = None) -> Bu
             raise NotBuiltError(f"needs a package that is not installed: {_short(error)}") from error
         except Exception as error:  # whatever a family stumbles over with these sizes
             problems.append(_short(error))
-    refusal = NotBuiltError(f"no tiny model could be built: {problems[0]}")
+    refusal = NotBuiltError(f"no tiny model that runs on an example could be made: {problems[0]}")
     for problem in dict.fromkeys(problems[1:]):
         refusal.add_note(problem)
     raise refusal
@@ -96,7 +96,9 @@ def build(model_type: str, *, seed: int = 0, attention: str | None = None) -> Bu
 def _built(model: nn.Module, seed: int) -> Built:
     size = sum(p.numel() for p in model.parameters())
     if size > LARGEST:
-        raise _TooLargeError(f"its smallest model has {size / 1e6:.0f} M parameters")
+        raise _TooLargeError(
+            f"with the sizes that headprune knows how to set it still has {size / 1e6:.0f} M parameters"
+        )
     enlarge_(model, seed)
     batch = example_inputs(model.eval())
     with torch.no_grad():

@@ -263,7 +263,7 @@ def _bf16(subject: Subject) -> None:
     except Exception as error:  # not our doing: the model itself does not run so
         raise NotApplicableError from error
     if find_heads(half, subject.built.batch).original_counts() != subject.heads.original_counts():
-        raise Refused("in half precision the example does not show all of its heads")
+        raise Refused("in half precision other sites are found than in single precision")
     pruned = prune_(half, subject.one_fewer, example=subject.built.batch, verify=False)
     gap = difference(subject.answer(pruned), expected)
     # Both are as far from the exact answer as half precision is, so at most twice that from each other.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
-from headprune.heads.files import write_text
+from headprune.heads.files import loads, write_text
 from headprune.sites import find_heads
 from headprune.verifying.building import NotBuiltError, build
 from headprune.verifying.checks import CORE, NotApplicableError, Refused, Subject, checks
@@ -40,9 +40,14 @@ class Family:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Family:
-        return cls(
+        """Read what `to_dict` wrote; a ValueError for anything else."""
+        found = cls(
             entry["status"], entry["reason"], entry.get("class", ""), dict(entry["sites"]), dict(entry["checks"])
         )
+        texts = (found.status, found.reason, found.class_name, *found.checks.values())
+        if not all(isinstance(text, str) for text in texts) or not all(type(n) is int for n in found.sites.values()):
+            raise ValueError(f"not a family: {entry!r}")
+        return found
 
 
 def verify_type(model_type: str) -> Family:
@@ -62,8 +67,9 @@ def verify_type(model_type: str) -> Family:
     except Exception as error:  # a fault of ours: looking must not crash
         return Family("failed", f"{type(error).__name__}: {error}", name)
     if not heads.sites:
-        told = "; ".join(dict.fromkeys(item.reason for item in heads.skipped[:3]))
-        if any(item.has_heads for item in heads.skipped):
+        with_heads = [item for item in heads.skipped if item.has_heads]
+        told = "; ".join(dict.fromkeys(item.reason for item in (with_heads or heads.skipped)[:3]))
+        if with_heads:
             return Family("refused", told, name)
         return Family("no-attention", told or _other_layers(built.model), name)
     sites = dict(collections.Counter(site.component for site in heads))
@@ -80,7 +86,7 @@ def _other_layers(model: Any) -> str:
     kinds = {
         type(module).__name__ for module in model.modules() if next(module.parameters(recurse=False), None) is not None
     }
-    return f"no softmax anywhere in its layers ({', '.join(sorted(kinds)[:5])})"
+    return f"no attention by softmax in its layers ({', '.join(sorted(kinds)[:5])})"
 
 
 def _result(check: str, subject: Subject) -> str:
@@ -102,12 +108,14 @@ def _judged(results: Mapping[str, str]) -> tuple[str, str]:
     bad = {name: result for name, result in results.items() if result not in ("pass", "na")}
     if not bad:
         return "pass", ""
-    reason = next(iter(bad.values()))
+    check, reason = next(iter(bad.items()))
     failed = [result for result in bad.values() if result.startswith("failed")]
     if failed:
         return "failed", failed[0].removeprefix("failed: ")
-    status = "core" if all(results.get(name) == "pass" for name in CORE) else "refused"
-    return status, reason.removeprefix("refused: ")
+    told = reason.removeprefix("refused: ")
+    if all(results.get(name) == "pass" for name in CORE):
+        return "core", f"in the check '{check}': {told}"
+    return "refused", told
 
 
 def to_dict(families: Mapping[str, Family], transformers: str) -> dict[str, Any]:
@@ -125,7 +133,7 @@ def write_families(folder: Path, families: Mapping[str, Family], transformers: s
 def read_families(folder: Path, transformers: str) -> dict[str, Family]:
     """What a folder says about this version of transformers; nothing if it speaks of another, or cannot be read."""
     try:
-        content = json.loads((folder / "families.json").read_text(encoding="utf-8"))
+        content = loads((folder / "families.json").read_text(encoding="utf-8"))
         if content["transformers"] != transformers:
             return {}
         return {name: Family.from_dict(entry) for name, entry in content["types"].items()}

@@ -129,12 +129,16 @@ ODD: dict[str, dict[str, Any]] = {
     },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "bamba": {"attn_layer_indices": [1]},
-    **_each(("granitemoehybrid", "nemotron_h"), {"layers_block_type": ["mamba", "attention"]}),
+    "granitemoehybrid": {"layers_block_type": ["mamba", "attention"]},
+    "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention"],
+                   "layer_types": ["linear_attention", "full_attention"]},
+    "gradium_phonon_tts": {"num_key_value_heads": 4},  # its fused weights are cut into three equal parts
+    "sam3_lite_text_text_model": {"num_hidden_layers": 4},  # the first and the last layer are convolutions
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
-    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8.0}},
     "mamba2": {"num_heads": 8, "head_dim": 8},
     **_each(
         ("detr", "conditional_detr", "dab-detr", "deformable_detr", "table-transformer"),
