@@ -195,13 +195,21 @@ def _arguments(
         logging_steps=max(1, min(50, recipe.steps(examples) // 20)),
         report_to=[],
         seed=recipe.seed,
-        train_sampling_strategy="group_by_length" if "input_ids" in examples.features[0] else "random",
+        **_by_length("input_ids" in examples.features[0]),
         disable_tqdm=quiet,
         use_cpu=next(model.parameters()).device.type == "cpu",
         dataloader_pin_memory=False,
         remove_unused_columns=False,  # the collator does it
         accelerator_config={"even_batches": False} if by_tokens else None,  # token batches are even by themselves
     )
+
+
+def _by_length(wanted: bool) -> dict[str, Any]:
+    """Batches of like lengths, as this version of transformers has it: 5.1 has another name for it than later ones."""
+    known = _transformers_with_trainer().TrainingArguments.__dataclass_fields__
+    if "train_sampling_strategy" in known:
+        return {"train_sampling_strategy": "group_by_length" if wanted else "random"}
+    return {"group_by_length": wanted}
 
 
 @contextmanager
@@ -255,7 +263,7 @@ def _claim(folder: Path, key: str) -> None:
     """Checkpoints of another run must not be taken for this one's."""
     note = folder / "run.json"
     if note.is_file():
-        if note.read_text(encoding="utf-8") == json.dumps({"key": key}):
+        if note.read_bytes() == json.dumps({"key": key}).encode():
             return
         raise DataError(
             f"'{folder}' holds checkpoints of a run with another model, other data or other settings. Choose another "
