@@ -20,7 +20,7 @@ QUICK = {
 
 
 def timing(folder: Path, quick: bool) -> tuple[Path, Path, dict[str, Any]]:
-    """A random classifier of BERT-base shape and 256 examples of 64 tokens; something small if quick."""
+    """A random classifier of BERT-base shape and 128 examples of 64 tokens; something small if quick."""
     config = BertConfig(**QUICK) if quick else BertConfig()
     torch.manual_seed(0)
     model = BertForSequenceClassification(config)
@@ -30,7 +30,7 @@ def timing(folder: Path, quick: bool) -> tuple[Path, Path, dict[str, Any]]:
                 parameter.mul_(3)
     checkpoint, data = folder / "shape", folder / "timing.npz"
     model.save_pretrained(checkpoint)
-    examples, length = (64, 16) if quick else (256, LENGTH)
+    examples, length = (64, 16) if quick else (128, LENGTH)
     ids = np.random.default_rng(0).integers(5, config.vocab_size, (examples, length))
     np.savez(data, train_ids=ids, train_mask=np.ones_like(ids), train_labels=np.arange(examples) % 2)
     about = {

@@ -52,11 +52,12 @@ def main() -> None:
         result["model"] = _timings(workers, work, options.rounds, options.quick, result)
         single = {name: worker for name, worker in workers.items() if name != AGAIN}
         _cases(single, result)
+        result["figures"], result["quality"] = figures(result["times"], AGAIN), None
+        write_text(out, json.dumps(result, indent=1) + "\n")  # so much is measured, whatever comes
         result["quality"] = _quality(single, work, options)
     finally:
         for worker in workers.values():
             worker.stop()
-    result["figures"] = figures(result["times"], AGAIN)
     write_text(out, json.dumps(result, indent=1) + "\n")
     target = (VENVS / "partial.md") if partial else page.PAGE
     write_text(target, page.page(result))
@@ -65,7 +66,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, help="timed rounds (5; 2 if quick)")
+    parser.add_argument("--rounds", type=int, help="timed rounds (3; 2 if quick)")
     parser.add_argument("--quick", action="store_true", help="a small model and few rounds: does it all work?")
     parser.add_argument("--only", action="append", choices=TOOLS[1:], help="only this peer (and headprune)")
     parser.add_argument("--classifier", type=Path, help="MiniLM fine-tuned on SST-2; made if not given")
@@ -73,7 +74,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, default=data, help="holds sst2/; default: $HEADPRUNE_DATA")
     parser.add_argument("--out", type=Path, help="where the figures go")
     options = parser.parse_args()
-    options.rounds = options.rounds or (2 if options.quick else 5)
+    options.rounds = options.rounds or (2 if options.quick else 3)
     return options
 
 
