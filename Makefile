@@ -53,12 +53,14 @@ test-browser: install
 	  || ($(APT) update -qq && $(APT) install -y -qq --no-install-recommends chromium chromium-driver)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m browser tests/report
 
-# The oldest transformers that pyproject.toml allows, in an environment of its own (constraints.txt pins the newest).
+# The oldest of everything that pyproject.toml allows, but for torch, in an environment of its own.
 OLDEST := .venv-oldest
-$(OLDEST)/stamp: pyproject.toml
+$(OLDEST)/stamp: pyproject.toml release/oldest.py | install
 	$(PYTHON) -m venv $(OLDEST)
+	$(BIN)/python -m release.oldest --keep-torch > $(OLDEST)/oldest.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -e . transformers==5.1.0 pytest pytest-timeout hypothesis
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/oldest.txt \
+	  -e . pytest pytest-timeout hypothesis
 	@touch $@
 
 test-oldest: $(OLDEST)/stamp
