@@ -89,7 +89,7 @@ class DataError(HeadpruneError, ValueError):
 
     - No data where a method needs them: `score(model, batches)`. `random` and `magnitude` need none.
     - Batches without labels, for a model that should compute a loss: add `labels`, or pass
-      `loss_fn(outputs, batch) -> one number an example`.
+      `loss=`, a function of outputs and batch that gives one number an example.
     - On the command line: the folder of `--data-dir` lacks the task's files, or a line of a file cannot be read. The
       message names the file and the line.
 

@@ -92,6 +92,8 @@ def _parts(source: _Source, heads: HeadMap) -> list[tuple[str | None, _Item]]:
     text = source.text
     if not text.strip():
         source.refuse(_Item(text, 0), "is empty")
+    if (digits := re.search(r"\d{1000,}", text)) is not None:  # Python reads no number of thousands of digits
+        raise PatternError(f"A pattern has a number of {len(digits[0])} digits (character {digits.start() + 1}).")
     if "=" in text:
         return [_assignment(source, item, heads) for item in _split(_Item(text, 0), ",")]
     items = _split(_Item(text, 0), "/")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from headprune.errors import HeadpruneError
-from headprune.heads.files import dump, load, write_text
+from headprune.heads.files import dump, load, loads, write_text
 
 
 class Parts:
@@ -52,15 +52,16 @@ def noted_steps(path: Path) -> list[dict[str, Any]]:
     """What was noted, by step; of steps that were done again after an interruption, the last."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return []
     entries: dict[int, dict[str, Any]] = {}
     for line in lines:
         try:
-            entry = json.loads(line)
+            entry = loads(line)
         except ValueError:
             continue  # the run was stopped while writing it
-        entries[entry["step"]] = entry
+        if isinstance(entry, dict) and type(entry.get("step")) is int:
+            entries[entry["step"]] = entry
     return [entries[step] for step in sorted(entries)]
 
 

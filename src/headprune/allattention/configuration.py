@@ -14,6 +14,12 @@ from headprune.errors import UnsupportedModelError
 Positions = Literal["learned", "sinusoidal"]
 
 
+_WHOLE = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "memory_length", "position_rows",
+    "cutoff_divisor", "num_persistent",
+)  # fmt: skip
+
+
 class MemoryConfig(PreTrainedConfig):  # type: ignore[misc]
     """What both models have.
 
@@ -53,7 +59,8 @@ class MemoryConfig(PreTrainedConfig):  # type: ignore[misc]
         self.num_hidden_layers, self.num_attention_heads = num_hidden_layers, num_attention_heads
         self.memory_length, self.same_length = memory_length, same_length
         self.positions, self.position_rows = positions, position_rows
-        self.cutoffs, self.cutoff_divisor = list(cutoffs), cutoff_divisor
+        self.cutoffs: list[int] = [*cutoffs] if isinstance(cutoffs, list | tuple) else [cutoffs]  # type: ignore[list-item]
+        self.cutoff_divisor = cutoff_divisor
         self.embedding_dropout, self.hidden_dropout = embedding_dropout, hidden_dropout
         self.attention_dropout = attention_dropout
         self.final_norm, self.layer_norm_eps = final_norm, layer_norm_eps
@@ -76,6 +83,10 @@ class MemoryConfig(PreTrainedConfig):  # type: ignore[misc]
         return [self.hidden_size // self.cutoff_divisor**part for part in range(len(self.cutoffs) + 1)]
 
     def _check(self) -> None:
+        values = [(name, getattr(self, name, 1)) for name in _WHOLE] + [("cutoffs", one) for one in self.cutoffs]
+        for name, value in values:
+            if type(value) is not int and not (value is None and name == "position_rows"):
+                raise UnsupportedModelError(f"{name} is {value!r}; expected a whole number.")
         if self.num_hidden_layers < 1 or self.cutoff_divisor < 2 or (self.position_rows or 1) < 1:
             raise UnsupportedModelError(
                 f"Found {self.num_hidden_layers} layers, a cutoff_divisor of {self.cutoff_divisor}, position_rows "
@@ -113,10 +124,10 @@ class AllAttentionConfig(MemoryConfig):
     model_type = "all_attention"
 
     def __init__(self, num_persistent: int = 2048, **kwargs: Any) -> None:
-        if num_persistent < 1:
-            raise UnsupportedModelError(f"num_persistent is {num_persistent}; expected at least 1 vector a head.")
         self.num_persistent = num_persistent
         super().__init__(**kwargs)
+        if num_persistent < 1:
+            raise UnsupportedModelError(f"num_persistent is {num_persistent}; expected at least 1 vector a head.")
 
 
 class TransformerXLConfig(MemoryConfig):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,9 +92,10 @@ def _table(found: Findings) -> None:
 def _survivors(path: Path, found: Findings, heads: HeadMap) -> list[dict[str, Any]]:
     """The functions of the heads that are left, at every level that a curve or a sweep of gates has stored."""
     from headprune.heads import HeadMask
+    from headprune.heads.files import loads
 
     try:
-        stored = json_module.loads(read_text(path, "levels"))
+        stored = loads(read_text(path, "levels"))
         lines = stored["curves"].items() if isinstance(stored, dict) else [("gates", [{"points": stored}])]
         points = [(name, point["kept"]) for name, runs in lines for run in runs[:1] for point in run["points"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -105,6 +107,11 @@ def _survivors(path: Path, found: Findings, heads: HeadMap) -> list[dict[str, An
     return entries
 
 
+def _file_name(order: str) -> str:
+    """The name of an order comes from a file: it must not lead to another folder."""
+    return "levels-" + re.sub(r"[^\w-]", "", order.replace(" ", "-"))[:100]
+
+
 def _draw(found: Findings, heads: HeadMap, survivors: Sequence[dict[str, Any]], out: Path, kind: str) -> Path:
     """The map of functions (Figure 8), and what is left of them at each level."""
     from headprune.heads import HeadId
@@ -114,7 +121,7 @@ def _draw(found: Findings, heads: HeadMap, survivors: Sequence[dict[str, Any]], 
         rows = sorted((entry for entry in survivors if entry["order"] == order), key=lambda entry: entry["kept"])
         lines = {name: ([row["kept"] for row in rows], [row[name] for row in rows]) for name in CODES}
         drawn = line_picture(lines, title=f"Functions of the heads left: {order}", x="heads left", y="heads")
-        write_picture(drawn, out / f"levels-{order.replace(' ', '-').replace(',', '')}", kind)
+        write_picture(drawn, out / _file_name(order), kind)
     codes: dict[str, list[float | None]] = {}
     for site in heads:
         codes[site.id] = [None] * site.original_num_heads

@@ -18,7 +18,7 @@ from headprune.cli.prune import copy_companions
 from headprune.cli.taskdata import TaskData, TaskOptions, described, heads_left, padded_as, takes_task
 from headprune.cli.training import Tests, TrainingOptions
 from headprune.cli.widening import takes
-from headprune.errors import GateError
+from headprune.errors import FileFormatError, GateError
 
 if TYPE_CHECKING:
     from headprune.gates import Gates, Objective
@@ -237,14 +237,38 @@ def _removed(attached: Gates, keep: int | None, by: str) -> Any:
 
 def _finished(path: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
     """The result of an earlier run with the same settings. One with other settings is refused, not overwritten."""
+    from headprune.heads.files import loads
+
     try:
-        stored = json_module.loads(path.read_text(encoding="utf-8"))
+        stored = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if stored.get("asked") != json_module.loads(json_module.dumps(asked)):
+    if not isinstance(stored, dict) or stored.get("asked") != json_module.loads(json_module.dumps(asked)):
         raise GateError(f"'{path.parent}' holds a run with other settings. Choose another --out, or remove it.")
-    found: dict[str, Any] = stored["result"]
+    found: dict[str, Any] = stored.get("result", {})
+    if not _is_result(found, asked["setting"]):
+        raise FileFormatError(f"'{path}' was edited or damaged. Remove '{path.parent}', and it is trained again.")
     return found
+
+
+def _is_result(found: Any, setting: str) -> bool:
+    """Whether a stored result has what is shown of it. Its setting is the name of a folder: the one that was asked."""
+    from headprune.errors import HeadpruneError
+
+    try:
+        before, after = found["heads"]
+        low, high = found["dev"]["interval"]
+        numbers = [before, after, low, high, found["dev"]["score"], found["before"]["score"]]
+        numbers += [found["objective"]["weight"] or 0, *found["components"].values(), *found["open"].values()]
+        entries = [(entry["step"], entry["prob_open"]) for entry in found["trajectory"]]
+        shapes = {tuple((site, len(row)) for site, row in rows.items()) for _, rows in entries}
+        numbers += [step for step, _ in entries] + [x for _, rows in entries for row in rows.values() for x in row]
+        texts = [found["dev"]["metric"], found["out"]]
+        _pairs(found["open"])
+    except (KeyError, TypeError, ValueError, AttributeError, HeadpruneError):
+        return False
+    fits = found.get("setting") == setting and len(shapes) <= 1 and all(isinstance(text, str) for text in texts)
+    return fits and all(type(number) in (int, float) for number in numbers)
 
 
 def _draw(results: Sequence[dict[str, Any]], out: Path, kind: str) -> list[Path]:

@@ -17,6 +17,7 @@ Options hold placeholders: {data} for an input, {model} for the folder of a step
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,10 @@ class Step:
         for row in self.rows or ({},):
             for values in itertools.product(*self.each.values()):
                 yield {**row, **dict(zip(self.each, values, strict=True))}
+
+    def count(self) -> int:
+        """How many combinations there are."""
+        return max(1, len(self.rows)) * math.prod(map(len, self.each.values()))
 
     def parameters(self) -> set[str]:
         return {*self.each, *(name for row in self.rows for name in row)}

@@ -253,11 +253,13 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         ray.init(address=address or "local", **options, **({"include_dashboard": False} if address is None else {}))
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise StoreError(
-            f"The Ray cluster at '{address or 'this machine'}' cannot be reached: {error}. Start one with `ray start "
-            "--head`, and give its address with --address."
-        ) from error
+    except Exception as error:  # Ray has no error of its own for a node that does not come up in time
+        told = {
+            True: ("No Ray cluster could be started here", "A busy machine may be too slow: try again, or run inline"),
+            False: (f"The Ray cluster at '{address}' cannot be reached", "Start one with `ray start --head`"),
+        }
+        what, todo = told[address is None]
+        raise StoreError(f"{what}: {error}. {todo}. Finished trials are kept.") from error
 
 
 def _ray() -> Any:

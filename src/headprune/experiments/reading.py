@@ -14,12 +14,16 @@ from headprune.experiments.placeholders import names_in
 from headprune.experiments.presets import RELATIONS, SCALES, Claim, Preset, Scale, Step, Value
 from headprune.registry import hint
 
+MOST_TRIALS = 5000  # of one scale: a few values for each of a few parameters would make millions
+DEEPEST = 50  # lists and tables inside one another
+
 
 def read_preset(text: str, file: str, shared: Mapping[str, Any]) -> Preset:
     """A preset from the text of a file; what is wrong with it is told with the line. `shared` are steps by scale."""
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        _check_sizes(content)
+    except (ValueError, RecursionError) as error:
         raise PresetError(f"{file}: {error}.") from error
     reader = _Reader(text, file, shared)
     top = reader.fields(content, {"name": str, "study": str, "line": str, "what": str}, dict.fromkeys(SCALES, dict))
@@ -38,6 +42,17 @@ def read_preset(text: str, file: str, shared: Mapping[str, Any]) -> Preset:
         except UnclearNeedError as error:
             raise PresetError(f"{reader.where('name', error.step)}: {error}") from error
     return preset
+
+
+def _check_sizes(value: Any, depth: int = 0) -> None:
+    """TOML promises whole numbers of 64 bits; Python reads longer ones, and cannot write them."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a whole number is larger than 64 bits")
+    if depth > DEEPEST:
+        raise ValueError(f"nested more than {DEEPEST} deep")
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_sizes(inner, depth + 1)
 
 
 class _Reader:
@@ -84,6 +99,7 @@ class _Reader:
         found = self.fields(content, {}, {**lists, "inputs": dict, "note": str}, name)
         self.each_is(found.get("chain", []), str, "chain", "names of shared steps")
         self.each_is(found.get("seeds", []), int, "seeds", "whole numbers")
+        self.each_is(list(found.get("inputs", {}).values()), str, "inputs", "what each input is")
         chain, inputs = self.shared(found.get("chain", []), name)
         steps = (*chain, *(self.step(step) for step in found.get("steps", ())))
         if not steps:
@@ -154,6 +170,11 @@ class _Reader:
     def check(self, scale: Scale) -> None:
         """Steps need only what comes before them; placeholders and values name what there is."""
         before: dict[str, Step] = {}
+        trials = sum(step.count() * len(step.seeds or scale.seeds) for step in scale.steps)
+        if trials > MOST_TRIALS:
+            raise PresetError(
+                f"{self.where('steps')}: {trials} trials; expected at most {MOST_TRIALS}. Cut it in parts."
+            )
         for step in scale.steps:
             if step.name in before or step.name in scale.inputs:
                 raise PresetError(f"{self.where('name', step.name)}: '{step.name}' is there twice.")

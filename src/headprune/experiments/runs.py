@@ -19,10 +19,10 @@ from headprune.experiments.expanding import trials_of
 from headprune.experiments.library import shared_steps
 from headprune.experiments.presets import Preset
 from headprune.experiments.reading import read_preset
-from headprune.experiments.store import SCHEMA, Record, Store
+from headprune.experiments.store import SCHEMA, Record, Store, is_key
 from headprune.experiments.trial import Trial
 from headprune.experiments.values import Seen, seen
-from headprune.heads.files import write_text
+from headprune.heads.files import loads, write_text
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,20 @@ def _entries(store: Store) -> list[dict[str, Any]]:
     """The notes as they are."""
     path = store.folder / "run.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = loads(path.read_text(encoding="utf-8"))
         if content["schema"] > SCHEMA:
             raise StoreError(f"'{path}' was written by a newer headprune. Upgrade, or choose another folder.")
         entries: list[dict[str, Any]] = content["runs"]
+        if not isinstance(entries, list):
+            raise ValueError(f"'runs' is {type(entries).__name__}")
         for entry in entries:
             _check(entry, _ENTRY)
-            for names in entry["trials"].values():
+            for key, names in entry["trials"].items():
                 _check(names, _NAMES)
+                if not is_key(key):
+                    raise ValueError(f"'{key[:60]}' is not the key of a trial")
+            if not all(isinstance(found, str) for found in entry["inputs"].values()):
+                raise ValueError(f"'inputs' is {entry['inputs']!r}")
             if not all(type(seed) is int for seeds in entry["asked"] for seed in seeds):
                 raise ValueError(f"'asked' is {entry['asked']!r}")
     except FileNotFoundError:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import math
 import os
 import platform
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ from typing import Any, Literal
 
 from headprune.errors import FileFormatError, MissingExtraError, StoreError
 from headprune.experiments.trial import Trial
-from headprune.heads.files import write_text
+from headprune.heads.files import loads, write_text
 
 SCHEMA = 1
 PACKAGES = ("headprune", "torch", "transformers", "numpy")
@@ -77,7 +79,9 @@ class Record:
             for name, kind in _TYPES.items():
                 if not isinstance(content[name], kind):
                     raise ValueError(f"'{name}' is {content[name]!r}")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if not math.isfinite(record.seconds):
+                raise ValueError(f"'seconds' is {record.seconds}")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(
                 f"'{where}' is not a trial of headprune ({type(error).__name__}: {error}). It was edited or damaged: "
                 "remove it, and the trial is run again."
@@ -90,6 +94,11 @@ _TYPES: Mapping[str, Any] = {
 }  # fmt: skip
 
 
+def is_key(text: str) -> bool:
+    """Whether a text is what `Trial.key` gives."""
+    return re.fullmatch(r"[0-9a-f]{16}", text) is not None
+
+
 class Store:
     """The trials of one folder."""
 
@@ -98,6 +107,10 @@ class Store:
         self.trials = folder / "trials"
 
     def path(self, key: str) -> Path:
+        if not is_key(key):  # from a file, it could lead anywhere
+            raise StoreError(
+                f"'{key[:60]}' is not the key of a trial in '{self.trials}'; expected 16 digits of 0-9a-f."
+            )
         return self.trials / f"{key}.json"
 
     def work_folder(self, key: str) -> Path:
@@ -108,14 +121,18 @@ class Store:
         path = self.path(key)
         try:
             text = path.read_text(encoding="utf-8")
+            record = Record.from_dict(loads(text), path)
         except FileNotFoundError:
             return None
-        try:
-            return Record.from_dict(json.loads(text), path)
-        except ValueError as error:
-            if isinstance(error, FileFormatError):
-                raise
+        except FileFormatError:
+            raise
+        except (ValueError, OSError) as error:
             raise FileFormatError(f"'{path}' is not JSON ({error}). Remove it: the trial is run again.") from error
+        if record.trial.key() != key:
+            raise FileFormatError(
+                f"'{path}' holds the trial {record.trial.key()}. Remove it: its own trial is run again."
+            )
+        return record
 
     def put(self, record: Record) -> None:
         write_text(self.path(record.trial.key()), json.dumps(record.to_dict(), indent=1))

@@ -54,7 +54,19 @@ class Trial:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Trial:
+        """Read what `to_dict` wrote; a KeyError, TypeError or ValueError for anything else."""
+        for name, kind in _KINDS.items():
+            if not isinstance(content[name], kind):
+                raise ValueError(f"'{name}' is {str(content[name])[:60]!r}")
+        inputs, values = (content["params"].get(name, {}) for name in ("inputs", "values"))
+        # Names with braces would be replaced again and again: a short file, an endless text.
+        keys = [*inputs.values(), *content["needs"].values()]
+        if not isinstance(values, dict) or not all(isinstance(key, str) and "{" not in key for key in keys):
+            raise ValueError("its inputs and needs are not those of a trial")
         return cls(**{name: content[name] for name in ("work", "params", "seed", "needs", "step", "label")})
+
+
+_KINDS = {"work": str, "params": dict, "seed": int, "needs": dict, "step": str, "label": str}
 
 
 def _named(value: Any, stands_for: Mapping[str, str]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from headprune.experiments.presets import Preset, Value
 from headprune.experiments.store import Record
 from headprune.stats import mean_interval
 
+LARGEST = 1e150  # a number whose square is one, too
 ENOUGH = 3  # seeds for an interval, and for a claim
 Named = tuple[str, Mapping[str, Any]]  # a trial as its preset knows it: the step, and its values of `each`
 
@@ -90,6 +90,6 @@ def number_at(result: Mapping[str, Any], path: str) -> float | str:
         else:
             known = ", ".join(map(str, found))[:200] if isinstance(found, Mapping) else type(found).__name__
             return f"no '{part}' on the way to '{path}' (found: {known})"
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        return f"'{path}' is {found!r}, not a number"
+    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= LARGEST:
+        return f"'{path}' is {str(found)[:60]}, not a number"
     return float(found)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.gates.attached import GatedSite, Gates
-from headprune.gates.distributions import make_gate
+from headprune.gates.distributions import Rule, make_gate
 from headprune.gates.placing import ENTRY, VERSION, put_on
 from headprune.heads import HeadMap
 from headprune.sites import record
@@ -74,21 +74,26 @@ def _places(entry: Any) -> list[GatedSite]:
                 f"The config's '{ENTRY}' entry has version {entry['version']!r}; this headprune reads {VERSION}."
             )
         sites = HeadMap.from_dict({"sites": [_site(item) for item in entry["sites"]]}).sites
-        rows = [tuple(int(gate) for gate in item["gate_of_head"]) for item in entry["sites"]]
-        if any(len(row) != site.num_heads for row, site in zip(rows, sites, strict=True)):
-            raise ValueError("a site has another number of heads than of gates")
+        if not sites:
+            raise ValueError("it names no site")
+        rows = [tuple(item["gate_of_head"]) for item in entry["sites"]]
+        for row, site in zip(rows, sites, strict=True):
+            if len(row) != site.num_heads or not all(type(gate) is int and 0 <= gate < len(row) for gate in row):
+                raise ValueError("a site has another number of heads than of gates")
         return [GatedSite(site, row) for site, row in zip(sites, rows, strict=True)]
     except CheckpointError:
         raise
-    except (HeadpruneError, KeyError, TypeError, ValueError) as error:
+    except (HeadpruneError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"The config's '{ENTRY}' entry does not describe gates: {error}") from error
 
 
 def _made(places: list[GatedSite], entry: Any) -> Gates:
     try:
+        if entry["rule"] not in get_args(Rule):
+            raise ValueError(f"rule is {entry['rule']!r}; expected {' or '.join(get_args(Rule))}")
         made = [make_gate(str(entry["kind"]), place.num_gates, entry["options"]) for place in places]
         gates = Gates(places, made, rule=entry["rule"], seed=int(entry["seed"]), sync_noise=bool(entry["sync_noise"]))
-    except (HeadpruneError, KeyError, TypeError, ValueError) as error:
+    except (HeadpruneError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"The config's '{ENTRY}' entry does not describe gates: {error}") from error
     gates.frozen = bool(entry.get("frozen"))
     for parameter in gates.parameters():

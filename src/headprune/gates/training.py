@@ -17,6 +17,7 @@ from headprune.gates.attach import gates_of
 from headprune.gates.attached import Gates
 from headprune.gates.objective import Objective
 from headprune.gates.placing import ENTRY
+from headprune.heads.files import loads
 from headprune.resuming import note_step, noted_steps
 
 TRAJECTORY = "trajectory.jsonl"
@@ -113,8 +114,10 @@ class GateMixin:
         trainer: Any = self
         try:
             text = (Path(resume_from_checkpoint) / "config.json").read_text(encoding="utf-8")
-            stored = json.loads(text).get(ENTRY)
-        except (OSError, ValueError) as error:
+            stored = loads(text).get(ENTRY)
+            if not isinstance(stored, dict | None):
+                raise ValueError(f"'{ENTRY}' is {type(stored).__name__}")
+        except (OSError, ValueError, AttributeError) as error:
             raise GateError(f"The checkpoint '{resume_from_checkpoint}' has no readable config: {error}.") from error
         mine = json.loads(json.dumps(getattr(trainer.model.config, ENTRY)))
         if stored is None or any(stored.get(name) != mine[name] for name in ("kind", "options", "sites")):

@@ -18,11 +18,30 @@ def dump(kind: str, content: Mapping[str, Any]) -> str:
     return json.dumps({"kind": f"headprune.{kind}", "schema": SCHEMA, **content}, indent=1, allow_nan=False)
 
 
+DEEPEST = 100  # lists and tables inside one another
+
+
+def loads(text: str) -> Any:
+    """JSON from a file that anybody may have touched: a ValueError for what is none, or is nested without end."""
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    if text.count("[") + text.count("{") > DEEPEST:
+        level = [content]
+        for _ in range(DEEPEST):
+            inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+            level = [value for values in inner for value in values]
+        if level:
+            raise ValueError(f"nested more than {DEEPEST} deep")
+    return content
+
+
 def load(kind: str, text: str) -> dict[str, Any]:
     """The content of a JSON text that `dump` wrote."""
     try:
-        content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError, TypeError) as error:
+        content = loads(text)
+    except (ValueError, TypeError) as error:
         raise FileFormatError(f"Not valid JSON ({error}). Expected a headprune.{kind} file.") from error
     if not isinstance(content, dict) or content.get("kind") != f"headprune.{kind}":
         found = content.get("kind") if isinstance(content, dict) else type(content).__name__
@@ -42,6 +61,11 @@ def _umask() -> int:
 
 
 _UMASK = _umask()  # asked once, while there is one thread: asking sets it
+
+
+def writable(text: str) -> str:
+    """Half a surrogate pair may come from the JSON of a file and is no text: shown as it was written there."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

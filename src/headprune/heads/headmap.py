@@ -12,6 +12,8 @@ from headprune.heads import files
 from headprune.heads.ids import COMPONENTS, NEURONS, HeadId
 from headprune.registry import hint
 
+LARGEST = 1 << 20  # channels of one block, all heads together: more than any model has
+
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
@@ -71,6 +73,13 @@ class Site:
         for name in ("id", "component", "path", "output"):
             if not isinstance(values[name], str):
                 raise FileFormatError(f"A site's {name} is {values[name]!r}, expected text.")
+        if values["tower"] is not None and not isinstance(values["tower"], str):
+            raise FileFormatError(f"Site {values['id']!r}: tower is {values['tower']!r}, expected text or null.")
+        if values["original_num_heads"] * max(1, values["head_dim"]) > LARGEST:
+            raise FileFormatError(
+                f"Site {values['id']!r}: {values['original_num_heads']} heads of {values['head_dim']} channels; "
+                f"expected at most {LARGEST} channels."
+            )
         if values["component"] not in COMPONENTS:
             raise FileFormatError(
                 f"Site {values['id']!r}: component is {values['component']!r}, expected one of {COMPONENTS}."
@@ -205,6 +214,8 @@ class HeadMap:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> HeadMap:
+        if not isinstance(content, Mapping):
+            raise FileFormatError(f"A head map is a table; found {type(content).__name__}.")
         sites, skipped = content.get("sites"), content.get("skipped", [])
         if not isinstance(sites, list) or not isinstance(skipped, list):
             raise FileFormatError(

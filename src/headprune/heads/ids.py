@@ -9,6 +9,7 @@ from headprune.registry import hint
 
 NEURONS = "neurons"  # the component of feed-forward parts, whose "heads" are single neurons
 COMPONENTS = ("encoder", "decoder", "cross", NEURONS)
+DIGITS = 9  # of an index or a layer: more have no meaning, and thousands are no number to Python
 
 # Budhraja et al. write ES, DS and ED; Michel et al.'s code writes E, D and A.
 PAPER_NAMES = {"ES": "encoder", "E": "encoder", "DS": "decoder", "D": "decoder", "ED": "cross", "A": "cross"}
@@ -40,7 +41,7 @@ class HeadId:
         if not isinstance(text, str):
             raise UnknownNameError(f"{text!r} is not the name of a head. Expected text like 'encoder.3:7'.")
         site, colon, index = text.rpartition(":")
-        if not colon or not site or not index.isdecimal():
+        if not colon or not site or not index.isdecimal() or len(index) > DIGITS:
             raise UnknownNameError(
                 f"'{text}' is not the name of a head. Expected a site and an index counted from 0, like 'encoder.3:7'."
             )
@@ -62,6 +63,6 @@ class SiteName:
     def parse(cls, site: str) -> SiteName:
         before, _, layer = site.partition("#")[0].rpartition(".")
         tower, _, component = before.rpartition(".")
-        if not component or not layer.isdecimal():
+        if not component or not layer.isdecimal() or len(layer) > DIGITS:
             raise UnknownNameError(f"'{site}' is not the name of a site. Expected one like 'encoder.3'.")
         return cls(tower or None, component, int(layer))

@@ -78,6 +78,8 @@ class HeadMask:
     @classmethod
     def from_dict(cls, heads: HeadMap, kept: Mapping[str, Iterable[int]]) -> HeadMask:
         """Sites that `kept` does not name keep all their heads; `[]` empties a site."""
+        if not isinstance(kept, Mapping):
+            raise MaskError(f"Found {type(kept).__name__}; expected sites with heads, as {{'encoder.0': [0, 2]}}.")
         lists = files.head_lists({site: _as_list(site, indices) for site, indices in kept.items()}, "mask")
         mask = cls({**{site.id: site.kept for site in heads}, **lists}, heads.original_counts())
         return mask.checked_for(heads)

@@ -14,6 +14,8 @@ from headprune.heads.ids import HeadId
 
 _COMPARABLE = ("ablation", "curvature", "metric-ablation", "random", "reconstruction", "sensitivity-entropy")
 
+LARGEST = 1e150  # a score whose square is a number
+
 Row = tuple[float | None, ...]  # one number per original head of a site; None where the head was removed
 
 
@@ -129,7 +131,7 @@ class HeadScores:
         options = content.get("options", {})
         if not isinstance(options, Mapping):
             raise FileFormatError("Scores: 'options' must be a table.")
-        return cls(
+        made = cls(
             method=str(content.get("method", "")),
             options=dict(options),
             data=str(content.get("data", "")),
@@ -137,6 +139,12 @@ class HeadScores:
             squares=squares,
             counts={site: float(n) for site, n in counts.items()},
         )
+        for site, row in made.scores.items():
+            if not all(x is None or abs(x) <= LARGEST for x in row):
+                raise FileFormatError(
+                    f"Scores: a score of {site} is larger than {LARGEST:g}. Compute the scores again."
+                )
+        return made
 
     @classmethod
     def from_json(cls, text: str) -> HeadScores:
@@ -162,7 +170,9 @@ def _standard_error(total: float, square: float, count: float) -> float | None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < 10**300  # larger ones are no float
 
 
 def _rows(value: object, name: str) -> dict[str, Row]:

@@ -11,9 +11,10 @@ from typing import Any
 from filelock import FileLock
 
 from headprune.errors import FileFormatError
-from headprune.heads.files import write_text
+from headprune.heads.files import loads, write_text
 
 SEEDS = (1, 2, 3)
+LARGEST = 1e100  # a number of a cell; nan is not below it
 ORDERS = (
     "random", "magnitude", "output-norm", "confidence", "entropy", "relevance", "sensitivity", "sensitivity-entropy",
     "fisher", "fisher-block", "ablation", "all-but-one", "reconstruction", "residual", "curvature",
@@ -80,13 +81,27 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))
+        cells = loads(path.read_text(encoding="utf-8"))
         for cell in cells:
-            spec_of(cell)
-            float(cell["score"])
+            _check(cell)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileFormatError(f"The leaderboard '{path}' cannot be read ({type(error).__name__}: {error}).") from error
     return list(cells)
+
+
+def _check(cell: Mapping[str, Any]) -> None:
+    """What the page needs, as it needs it: a KeyError, TypeError or ValueError for anything else."""
+    against = cell.get("against") if isinstance(cell, dict) else None
+    compared = [against["change"], *against["interval"]] if against else [0.0] * 3
+    numbers = [cell[name] for name in ("prune", "full", "score", "nll_full", "nll", "seconds")]
+    if not all(type(n) in (int, float) and abs(n) < LARGEST for n in (*numbers, *compared)) or len(compared) != 3:
+        raise ValueError(f"not all numbers: {str(cell)[:200]}")
+    if not all(isinstance(cell[name], str) for name in ("model", "data", "method", "recover", "metric")):
+        raise ValueError(f"not all texts: {str(cell)[:200]}")
+    if not all(type(cell[name]) is int for name in ("epochs", "seed")):
+        raise ValueError(f"epochs or seed: {str(cell)[:200]}")
+    if cell["metric"] == "perplexity" and min(cell["full"], cell["score"]) <= 0:
+        raise ValueError(f"a perplexity of {min(cell['full'], cell['score'])}")
 
 
 def write_cells(path: Path, cells: Iterable[Mapping[str, Any]]) -> None:

@@ -98,7 +98,8 @@ def hardest(cells: Sequence[Mapping[str, Any]], model: str, data: str) -> Hardes
         here = [c for c in mine if float(c["prune"]) == share]
         rivals = [c for c in here if (c["method"], c["recover"]) == BASELINE]
         bests = [c for c in here if (c["method"], c["recover"]) == WINNER]
-        if not rivals or {c["seed"] for c in rivals} != {c["seed"] for c in bests}:
+        compared = all(c.get("against") for c in bests)
+        if not rivals or not compared or {c["seed"] for c in rivals} != {c["seed"] for c in bests}:
             continue
         full, rival, best = (
             statistics.mean(float(c[name]) for c in rows)

@@ -19,6 +19,8 @@ from headprune.registry import hint
 from headprune.report.lines import Chart, charts_of
 from headprune.report.subjects import Subject, subjects_of
 
+LARGEST = 10**18  # parameters, or MACs
+
 
 @dataclass(frozen=True)
 class Told:
@@ -85,7 +87,8 @@ class Report:
         """Of packages and machines; several where trials were run under several."""
         found: dict[str, list[str]] = {}
         for record in self.records:
-            known = {**record.environment.get("versions", {}), **{
+            versions = record.environment.get("versions")
+            known = {**(versions if isinstance(versions, dict) else {}), **{
                 name: record.environment.get(name) for name in ("python", "system", "cores")
             }}  # fmt: skip
             for name, value in known.items():
@@ -213,8 +216,14 @@ def _sizes(records: Iterable[Record]) -> Iterable[Size]:
     for record in records:
         result: Any = record.result
         if record.is_done and record.trial.params.get("command") == "prune" and "macs" in result:
-            pairs = (tuple(result[name]) for name in ("heads", "parameters", "macs"))
-            yield Size(record.trial.label, *pairs)
+            pairs = [result.get(name) for name in ("heads", "parameters", "macs")]
+            if all(_is_pair(pair) for pair in pairs):
+                yield Size(record.trial.label, *map(tuple, pairs))
+
+
+def _is_pair(value: Any) -> bool:
+    """Before and after."""
+    return isinstance(value, list) and len(value) == 2 and all(type(n) is int and 0 <= n < LARGEST for n in value)
 
 
 def _speeds(records: Iterable[Record]) -> Iterable[Speed]:
@@ -225,8 +234,11 @@ def _speeds(records: Iterable[Record]) -> Iterable[Speed]:
             and record.trial.work == "speed"
             and {"speedup", "speedup_quartiles", "control"} <= set(result)
         ):
-            low, high = result["speedup_quartiles"]
-            yield Speed(record.trial.label, result["speedup"], (low, high), result["control"])
+            try:
+                low, high = map(float, result["speedup_quartiles"])
+                yield Speed(record.trial.label, float(result["speedup"]), (low, high), float(result["control"]))
+            except (TypeError, ValueError, OverflowError):
+                continue  # a result of another shape: the page does without
 
 
 def _joined(values: Sequence[Any]) -> str:

@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 from headprune.errors import MissingExtraError
+from headprune.heads.files import writable
 from headprune.pictures import COLORS
 from headprune.report import tables
 from headprune.report.gathering import Report
@@ -32,7 +33,7 @@ def html_page(report: Report) -> str:
     environment.globals["tables"] = tables
     figures = [_figure(chart) for chart in report.charts]
     mapped = report.subjects[:MOST_MODELS]
-    return environment.get_template("page.html.j2").render(
+    made = environment.get_template("page.html.j2").render(
         report=report,
         style=Markup(_file("page.css")),
         script=Markup(_file("page.js")),
@@ -42,6 +43,7 @@ def html_page(report: Report) -> str:
         described=tables.MOST_DESCRIBED,
         subjects=Markup(_inside([_subject(subject) for subject in mapped])),
     )
+    return writable(made)
 
 
 def _file(name: str) -> str:

@@ -145,7 +145,8 @@ def charts_of(records: Iterable[Record]) -> list[Chart]:
     charts: dict[tuple[str, str, bool], list[_Sample]] = {}
     for record in records:
         for sample in _samples(record) if record.is_done else ():
-            if math.isfinite(sample.score):  # a model that lost everything may have no perplexity
+            # A model that lost everything may have no perplexity.
+            if math.isfinite(sample.score) and math.isfinite(sample.share):
                 charts.setdefault((sample.chart, sample.metric, sample.of_component), []).append(sample)
     made = [
         Chart(title, metric, tuple(_lines(samples)), of_component)
@@ -190,7 +191,7 @@ def _samples(record: Record) -> list[_Sample]:
             return [_trained(trial.step, told, trial.seed, one) for one in result["results"]]
         if command in ("finetune", "train-mt", "train-lm"):
             return [_trained(trial.step, told, trial.seed, result)]
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError):
         return []  # a result of another shape, as a preset of somebody's own may have: the page does without
     return []
 
@@ -203,7 +204,8 @@ def _of_curves(step: str, values: str, seed: int, result: Mapping[str, Any]) -> 
                 left = sum(map(len, point["kept"].values()))
                 of_component = int(run["heads"]) != left + int(point["pruned"])
                 yield _Sample(
-                    title, run["metric"], order, values, left, round(point["share"], 4), seed, float(point["score"]),
+                    title, str(run["metric"]), order, values, left, round(float(point["share"]), 4), seed,
+                    float(point["score"]),
                     of_component,
                 )  # fmt: skip
 
@@ -212,7 +214,7 @@ def _trained(step: str, values: str, seed: int, result: Mapping[str, Any]) -> _S
     left, every = sum(map(len, result["kept"].values())), sum(result["original"].values())
     title = f"Trained with fewer heads, {result.get('task', '')}, dev"
     dev = result["dev"]
-    return _Sample(title, dev["metric"], step, values, left, round(1 - left / every, 4), seed, float(dev["score"]))
+    return _Sample(title, str(dev["metric"]), step, values, left, round(1 - left / every, 4), seed, float(dev["score"]))
 
 
 def _compared(name: str, point: Point, other: str, their: Point) -> Comparison:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headprune.heads.files import writable
 from headprune.report import tables
 from headprune.report.gathering import Report
 from headprune.report.tables import Table
 
 
 def markdown_page(report: Report) -> str:
-    return "\n\n".join(_parts(report)) + "\n"
+    return writable("\n\n".join(_parts(report)) + "\n")
 
 
 def _parts(report: Report) -> Iterator[str]:

@@ -7,15 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headprune.errors import HeadpruneError, UnknownNameError
+from headprune.errors import FileFormatError, HeadpruneError, UnknownNameError
 from headprune.experiments.placeholders import names_in
 from headprune.experiments.store import Record
 from headprune.experiments.trial import Trial
-from headprune.heads import HeadId, HeadScores
+from headprune.heads import HeadId, HeadScores, files
 from headprune.heads.ids import COMPONENTS, SiteName
 from headprune.selection import pruning_order
 from headprune.tasks.metrics import metric_called
 
+MOST_HEADS = 1 << 19  # of one model, or neurons
 Cells = dict[str, list[Any]]  # site -> one entry per original head
 
 
@@ -84,13 +85,14 @@ def subjects_of(records: Iterable[Record]) -> list[Subject]:
     found: dict[str, Subject] = {}
     for record in known:
         reader = _READERS.get(str(record.trial.params.get("command", "")))
-        if reader is None or not record.trial.params.get("arguments"):
+        arguments = record.trial.params.get("arguments")
+        if reader is None or not isinstance(arguments, list) or not arguments:
             continue
         name, place = _subject(record.trial, labels)
         subject = found.setdefault(place, Subject(place, name))
         try:
             reader(subject, record)
-        except (HeadpruneError, KeyError, TypeError, ValueError, AttributeError, IndexError):
+        except (HeadpruneError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
             continue  # a result of another shape, as a preset of somebody's own may have: the page does without
     return [subject for subject in found.values() if subject.sites and _has_real_sites(subject)]
 
@@ -152,9 +154,10 @@ def _ablated(subject: Subject, record: Record) -> None:
     alone = bool(result.get("all_but_one"))
     metric, split = str(result["base"]["metric"]), result.get("split", "")
     name = f"{metric} with only it in its layer, {split}" if alone else f"{metric} without it, {split}"
-    change, p = ({site: [None] * n for site, n in sizes.items()} for _ in range(2))
+    change: Cells = {site: [None] * n for site, n in sizes.items()}
+    p: Cells = {site: [None] * n for site, n in sizes.items()}
     for head, row in rows.items():
-        change[head.site][head.index], p[head.site][head.index] = row["change"], row["p_holm"]
+        change[head.site][head.index], p[head.site][head.index] = float(row["change"]), float(row["p_holm"])
     subject.sites = {**sizes, **subject.sites}
     subject.effects.append(Effect(name, metric, change, p))
     if not alone:
@@ -174,7 +177,7 @@ def _looked_into(subject: Subject, record: Record) -> None:
     sizes = _sizes(rows)
     cells: Cells = {site: [None] * count for site, count in sizes.items()}
     for head, names in rows.items():
-        cells[head.site][head.index] = sorted(names)
+        cells[head.site][head.index] = sorted(map(str, names))
     subject.sites = {**sizes, **subject.sites}
     subject.functions = cells
 
@@ -198,14 +201,15 @@ def _missing(whole: Mapping[str, Sequence[int]], kept: Mapping[str, Sequence[int
 def _gated(subject: Subject, record: Record) -> None:
     for result in record.result["results"]:
         sizes = {site: len(row) for site, row in (result["trajectory"] or [{}])[-1].get("prob_open", {}).items()}
-        subject.sites = {**result.get("original", sizes), **subject.sites}
-        subject.kept[f"{result['gate']} gates, {result['setting']}, seed {record.trial.seed}"] = result["kept"]
+        name, kept = f"{result['gate']} gates, {result['setting']}, seed {record.trial.seed}", _kept(result["kept"])
+        subject.sites = {**_counts(result.get("original", sizes)), **subject.sites}
+        subject.kept[name] = kept
 
 
 def _pruned(subject: Subject, record: Record) -> None:
     result = record.result
-    subject.sites = {**result["original"], **subject.sites}
-    subject.kept[record.trial.label] = result["kept"]
+    counts, subject.kept[record.trial.label] = _counts(result["original"]), _kept(result["kept"])
+    subject.sites = {**counts, **subject.sites}
 
 
 _READERS = {
@@ -218,7 +222,19 @@ def _sizes(heads: Iterable[HeadId]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for head in heads:
         sizes[head.site] = max(sizes.get(head.site, 0), head.index + 1)
-    return sizes
+    return _counts(sizes)
+
+
+def _kept(value: Any) -> dict[str, list[int]]:
+    return files.head_lists(value, "kept")
+
+
+def _counts(value: Any) -> dict[str, int]:
+    """Numbers of heads, of a model that there can be: a table has a row for each."""
+    found = files.counts(value, "original")
+    if sum(found.values()) > MOST_HEADS:
+        raise FileFormatError(f"{sum(found.values())} heads; expected at most {MOST_HEADS}.")
+    return found
 
 
 def left_by_site(subject: Subject, order: Sequence[HeadId], share: float) -> dict[str, int]:

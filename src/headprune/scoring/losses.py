@@ -3,7 +3,7 @@
 L(x) is the mean over x's own target tokens (`"mean"`), or their sum (`"sum"`, as in Michel et al.'s translation code);
 positions labelled -100 do not count. How a family arranges logits and labels is not looked up: every usual arrangement
 is tried on the first batch, and the one that reproduces the model's own loss is used. If none does, say what the loss
-is: `loss_fn(outputs, batch) -> (batch,)`.
+is: `loss(outputs, batch) -> (batch,)`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tupl
     own = getattr(outputs, "loss", None)
     if own is None:
         raise UnsupportedModelError(
-            "The model computed no loss: its batches need labels. Add them, or pass loss_fn(outputs, batch)."
+            "The model computed no loss: its batches need labels. Add them, or pass loss=, a function(outputs, batch)."
         )
     gaps: list[tuple[float, Callable[[Any, Batch], tuple[Tensor, Tensor]]]] = []
     for arrangement in _ARRANGEMENTS:
@@ -73,7 +73,7 @@ def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tupl
         return min(gaps, key=lambda item: item[0])[1]
     raise UnsupportedModelError(
         "The model's own loss is not a mean over examples or target tokens that headprune knows. "
-        "Pass loss_fn(outputs, batch) that returns one loss per example."
+        "Pass loss=, a function of outputs and batch that returns one loss per example."
     )
 
 

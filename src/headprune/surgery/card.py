@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from headprune.errors import FileFormatError
+from headprune.heads import files
 from headprune.heads.ids import NEURONS, SiteName
 from headprune.sites.record import recorded_heads
 
@@ -63,8 +65,11 @@ def _section(entry: dict[str, Any], loading: str) -> str:
         ]
         lines += [f"| {site.id} | {site.num_heads} | {site.original_num_heads} |" for site in neurons]
     lines += ["", "How they were chosen:", ""]
-    for number, step in enumerate(entry.get("history", []), 1):
-        removed = _removed(step.get("removed", {}))
+    history = entry.get("history", [])
+    if not isinstance(history, list) or not all(isinstance(step, dict) for step in history):
+        raise FileFormatError(f"The config's history is {str(history)[:60]}; expected a list of tables, one a pruning.")
+    for number, step in enumerate(history, 1):
+        removed = _removed(files.head_lists(step.get("removed", {}), "The config's history, 'removed'"))
         how = step.get("by") or "a mask given by the user"
         on = f", on {step['on']}" if step.get("on") else ""
         repaired = f"; repaired without training by {step['recovered']}" if step.get("recovered") else ""
@@ -73,7 +78,7 @@ def _section(entry: dict[str, Any], loading: str) -> str:
     return "\n".join(lines)
 
 
-def _removed(gone: dict[str, Any]) -> str:
+def _removed(gone: dict[str, list[int]]) -> str:
     neurons = sum(len(indices) for site, indices in gone.items() if SiteName.parse(site).component == NEURONS)
     heads = sum(len(indices) for indices in gone.values()) - neurons
     return " and ".join(f"{count} {what}" for count, what in ((heads, "heads"), (neurons, "neurons")) if count)

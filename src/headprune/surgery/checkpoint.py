@@ -32,7 +32,7 @@ from headprune.sites.layers import ENTRY, note_pruned_heads
 from headprune.surgery import version4
 from headprune.surgery.applying import apply_, untie_removed_
 from headprune.surgery.card import model_card
-from headprune.surgery.edits import Edits
+from headprune.surgery.edits import MOST, Edits
 
 _MARK = "_headprune_installed"
 
@@ -58,7 +58,7 @@ def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
             setattr(self.config, record.ENTRY, old)  # the config said so itself, and whoever else has it says so, too
         entry = record.read(self)
         if entry is not None:
-            apply_(self, _checked_edits(entry), stored=True)
+            apply_(self, _checked_edits(entry, self), stored=True)
             untie_removed_(self)
             for site in record.recorded_heads(entry):
                 place = record.find_module(self, site.path)
@@ -70,9 +70,10 @@ def _with_edits(original: Callable[..., Any]) -> Callable[..., Any]:
     return post_init
 
 
-def _checked_edits(entry: dict[str, Any]) -> Edits:
+def _checked_edits(entry: dict[str, Any], model: nn.Module) -> Edits:
     """The edits of a config, if they agree with the heads that it says are left."""
-    edits = Edits.from_dict(entry.get("edits"))
+    sizes = sum(sum(tensor.shape) for tensor in (*model.parameters(), *model.buffers()))
+    edits = Edits.from_dict(entry.get("edits"), most=max(MOST, 4 * sizes))  # `model` may be a part of what was pruned
     for site in record.recorded_heads(entry):
         if not _output_agrees(edits, site) or not _other_edits_agree(edits, site):
             raise CheckpointError(
@@ -270,5 +271,5 @@ def _is_pruned_checkpoint(name: Any, config: Any) -> bool:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         return any(stored.get(entry) for entry in (record.ENTRY, ENTRY))
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False

@@ -119,9 +119,11 @@ class Edits:
         }
 
     @classmethod
-    def from_dict(cls, content: Any) -> Edits:
-        """Read what `to_dict` wrote, from a file that anybody may have touched."""
+    def from_dict(cls, content: Any, most: int | None = None) -> Edits:
+        """Read what `to_dict` wrote, from a file that anybody may have touched; with at most so many kept entries."""
         try:
+            if most is not None:
+                _check_sizes(content["slices"], most)
             edits = cls(
                 multihead={_text(path) for path in content["multihead"]},
                 slices={
@@ -141,7 +143,7 @@ class Edits:
                 reshapes={_text(path): _read_width(value) for path, value in content.get("reshapes", {}).items()},
                 biases={_text(path): _whole(value) for path, value in content.get("biases", {}).items()},
             )
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise CheckpointError(
                 f"The config's 'headprune' entry cannot be read ({type(error).__name__}: {error}). "
                 "It was edited or damaged: save the pruned model again."
@@ -149,7 +151,8 @@ class Edits:
         return edits
 
 
-LARGEST = 1 << 26  # entries of one dimension of a tensor: more than any model has, less than what exhausts memory
+LARGEST = 1 << 20  # entries of one dimension that is cut: more than any model has
+MOST = 1 << 22  # of all of them together, unless the model is a large one: less than what exhausts memory
 
 
 _TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments", "reshapes", "biases")
@@ -176,6 +179,14 @@ def _to_ranges(indices: Sequence[int]) -> list[list[int]]:
 def _slice_entry(cut: Slice) -> dict[str, Any]:
     entry: dict[str, Any] = {"dim": cut.dim, "size": cut.size, "keep": _to_ranges(cut.keep)}
     return {**entry, "placeholder": True} if cut.is_placeholder else entry
+
+
+def _check_sizes(slices: Any, most: int) -> None:
+    """Ranges are short in the file and long in memory: they are counted before they are written out."""
+    ranges = [pair for tensors in slices.values() for cut in tensors.values() for pair in cut["keep"]]
+    total = sum(max(0, stop - start) for start, stop in ranges)
+    if not total <= most:
+        raise ValueError(f"{total} entries are kept: more than any model has")
 
 
 def _read_slice(value: Any) -> Slice:

@@ -17,6 +17,7 @@ from torch import nn
 
 from headprune.errors import CheckpointError
 from headprune.heads import HeadMap, HeadMask
+from headprune.heads.ids import DIGITS
 from headprune.sites import record
 from headprune.sites.find import find_heads
 from headprune.sites.layers import ENTRY, sites_by_layer
@@ -79,7 +80,7 @@ def _checked(asked: Any) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     pairs: list[tuple[Any, Any]] = list(asked.items()) if isinstance(asked, Mapping) else [("", None)]
     for layer, heads in pairs:
-        number = int(layer) if str(layer).isdecimal() else None
+        number = int(layer) if str(layer).isdecimal() and len(str(layer)) <= DIGITS else None
         fit = isinstance(heads, list) and all(type(head) is int for head in heads)
         if number is None or not fit or number in found:
             raise CheckpointError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -14,6 +15,8 @@ from headprune.scoring.losses import IGNORED, ExampleLoss
 from headprune.tasks.metrics import LOSSES, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
+
+LARGEST = 1 << 30  # numbers of one input of a batch, with padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +38,18 @@ class EncodedTask(Task):
         table = source.table(SPLITS.get(split, (split,)))
         if table.names is None:
             raise DataError(f"{table.path} does not name its columns. Expected JSON lines with the model's inputs.")
-        rows = []
+        rows: list[Features] = []
         for number, row in enumerate(table.rows, 1):
             try:
                 rows.append({name: torch.as_tensor(value) for name, value in zip(table.names, row, strict=True)})
-            except (TypeError, ValueError, RuntimeError) as error:
+            except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
                 raise DataError(f"{table.path}, example {number}: a value is not an array ({error}).") from error
+            for name, value in rows[-1].items():
+                if value.dim() != rows[0][name].dim() or (name == "input_ids" and not value.dim()):
+                    raise DataError(
+                        f"{table.path}, example {number}: '{name}' has {value.dim()} dimensions; expected "
+                        f"{rows[0][name].dim() or 1}, the same in every example."
+                    )
         return Examples(rows, functools.partial(_collate, padding=self.padding))
 
     def ordered_as(self, config: Any) -> EncodedTask:
@@ -65,6 +74,8 @@ def _collate(rows: list[Features], padding: int) -> dict[str, Tensor]:
     for name in rows[0]:
         values = [row[name] for row in rows]
         shape = [max(value.shape[axis] for value in values) for axis in range(values[0].dim())]
+        if len(rows) * math.prod(shape) > LARGEST:
+            raise DataError(f"'{name}' of a batch would be padded to {len(rows)} x {shape} numbers: too many.")
         fill = fills.get(name, 0) if not values[0].is_floating_point() else 0
         padded = values[0].new_full((len(rows), *shape), fill)
         for place, value in enumerate(values):

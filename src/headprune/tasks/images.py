@@ -17,6 +17,7 @@ from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features
 
 KINDS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # Pillow knows many more, and would try them all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +79,13 @@ class _Collator:
 
 def _opened(image: Any) -> Any:
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise MissingExtraError("Images need Pillow: pip install 'headprune[tasks]'.") from error
     if not isinstance(image, Path):
         return image.convert("RGB")
     try:
-        with Image.open(image) as opened:
+        with Image.open(image, formats=FORMATS) as opened:
             return opened.convert("RGB")
-    except (OSError, UnidentifiedImageError) as error:
+    except Exception as error:  # a damaged file: every kind of image has errors of its own
         raise DataError(f"'{image}' cannot be read as an image: {error}.") from error

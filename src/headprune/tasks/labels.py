@@ -11,6 +11,8 @@ from typing import Any
 from headprune.errors import DataError
 from headprune.registry import hint
 
+MOST_CLASSES = 1_000_000
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -58,6 +60,8 @@ class Labels:
                 f"{where}: labels such as {texts[0]} are not classes 0, 1, 2 …; to predict numbers, ask for "
                 "--metric pearson or spearman."
             )
+        if max(numbers) >= MOST_CLASSES:
+            raise DataError(f"{where}: the class {max(numbers):g} is too large; expected classes 0, 1, 2 ….")
         return Labels(int(max(numbers)) + 1)
 
     def for_model(self, config: Any, task: str) -> Labels:

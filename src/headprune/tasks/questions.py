@@ -87,10 +87,13 @@ def _answers(given: Any, context: str, where: str) -> list[tuple[str, int]]:
         raise DataError(
             f'{where}: expected answers like {{"text": ["…"], "answer_start": [0]}}, found {str(given)[:60]}.'
         )
-    answers = [(str(text), int(start)) for text, start in zip(given["text"], given["answer_start"], strict=True)]
+    texts, starts = given["text"], given["answer_start"]
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        raise DataError(f"{where}: expected as many texts as starts of answers, found {str(given)[:60]}.")
+    answers = [(str(text), start) for text, start in zip(texts, starts, strict=True)]
     for text, start in answers:
-        if context[start : start + len(text)] != text:
-            raise DataError(f"{where}: the answer '{text[:40]}' does not stand at character {start} of the passage.")
+        if type(start) is not int or start < 0 or context[start : start + len(text)] != text:
+            raise DataError(f"{where}: the answer '{text[:40]}' does not stand at character {start!r} of the passage.")
     return answers
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headprune.errors import DataError
+from headprune.heads.files import loads
 from headprune.registry import hint
 
 KINDS = (".tsv", ".csv", ".jsonl", ".json", ".conllu")
@@ -61,7 +64,7 @@ def read_table(path: Path, known_columns: Sequence[str] = ()) -> Table:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
             rows, names = _parse(file, kind, path)
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error, csv.Error) as error:
         raise DataError(f"'{path}' cannot be read: {error}. Expected a text file ({', '.join(KINDS)}).") from error
     if names is None and rows and set(map(str, rows[0])) & set(known_columns):
         names, rows = [str(name) for name in rows[0]], rows[1:]
@@ -89,14 +92,28 @@ def _json_rows(file: Any, path: Path) -> tuple[list[Any], list[str]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = loads(line)
+        except ValueError as error:
             raise DataError(f"{path}, line {number}: not JSON ({error}). Expected one object a line.") from error
+        if _HALF.search(line) and _has_half(row):
+            raise DataError(f"{path}, line {number}: half a surrogate pair (\\ud800 to \\udfff) is no text.")
         if not isinstance(row, Mapping):
             raise DataError(f"{path}, line {number}: found {type(row).__name__}, expected an object.")
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
     return [[row.get(name) for name in names] for row in rows], names
+
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON writes it
+
+
+def _has_half(row: Any) -> bool:
+    """Whether a text is no text: tokenizers and files refuse it."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 CONLLU = ("id", "tokens", "lemma", "upos", "xpos", "feats", "head", "deprel")

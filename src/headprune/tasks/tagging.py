@@ -34,7 +34,8 @@ class TagTask(LabelledTask):
         table = source.table(SPLITS.get(split, (split,)), [*self.words, *self.tags])
         words, tags = table.column(*self.words), table.column(*self.tags)
         for number, (row, marks) in enumerate(zip(words, tags, strict=True), 1):
-            if not isinstance(row, list) or not isinstance(marks, list) or len(row) != len(marks) or not row:
+            fits = isinstance(row, list) and isinstance(marks, list) and len(row) == len(marks)
+            if not fits or not row or not all(isinstance(word, str) for word in row):
                 raise DataError(
                     f"{table.path}, example {number}: expected a list of words and a list of as many tags, found "
                     f"{str(row)[:40]} and {str(marks)[:40]}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -62,7 +63,7 @@ def _read(path: Path, unit: Unit) -> str:
         raise DataError(
             f"'{path}', line {line}: not UTF-8 ({error.reason}). Convert it, or read it with --by bytes."
         ) from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be read: {error}.") from error
 
 

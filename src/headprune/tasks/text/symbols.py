@@ -103,7 +103,7 @@ def symbols_of(folder: Path, text: str, unit: Unit, size: int | None) -> Any:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     note = json.dumps({"unit": unit, "size": size, "made_from": digest})
     known = folder / NOTE
-    if known.is_file() and known.read_text(encoding="utf-8") == note:
+    if known.is_file() and known.read_bytes() == note.encode():
         return PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer = make_symbols(text, unit, size)
     tokenizer.save_pretrained(folder)

@@ -67,7 +67,7 @@ def subwords_of(folder: Path, texts: list[str], size: int, kind: Kind = "bpe") -
         digest.update(text.encode() + b"\n")
     note = json.dumps({"kind": kind, "size": size, "trained_on": digest.hexdigest()[:16]})
     known = folder / NOTE
-    if known.is_file() and known.read_text(encoding="utf-8") == note:
+    if known.is_file() and known.read_bytes() == note.encode():
         return PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer = train_subwords(texts, size, kind)
     tokenizer.save_pretrained(folder)
