@@ -119,7 +119,7 @@ docs: install
 	$(BIN)/python docs/build.py
 	$(BIN)/python docs/papers_build.py
 	$(BIN)/python docs/robustness_build.py
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 release: install
 	$(BIN)/python release/build.py

@@ -29,14 +29,11 @@ def test_the_generated_pages_are_up_to_date(builder):
         assert path.read_text() == text, f"{path.name} is out of date: run make docs"
 
 
-def test_nothing_was_found_by_the_fuzz_and_soak_runs():
-    """As long as was asked for, and without a finding."""
-    fuzz, soak = (json.loads((ROOT / f"benchmarks/results/{name}.json").read_text()) for name in ("fuzz", "soak"))
+def test_the_fuzz_run_found_nothing():
+    """As many inputs as were asked for, and no finding."""
+    fuzz = json.loads((ROOT / "benchmarks/results/fuzz.json").read_text())
     assert fuzz["inputs"] >= 100_000
     assert fuzz["findings"] == []
-    assert soak["minutes"] >= 120
-    assert soak["kills"] > 50
-    assert soak["problems"] == []
 
 
 def test_the_results_are_those_of_the_stored_figures():
