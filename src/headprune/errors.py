@@ -145,6 +145,7 @@ class ExampleError(HeadpruneError):
 
     Example:
         from torch import nn
+
         hp.find_heads(nn.TransformerEncoderLayer(d_model=32, nhead=4))
     """
 
@@ -184,6 +185,7 @@ class PresetError(HeadpruneError, ValueError):
 
     Example:
         from headprune.experiments.library import find_preset
+
         find_preset("michel-table-33")
     """
 
@@ -197,6 +199,7 @@ class StoreError(HeadpruneError):
     Example:
         from pathlib import Path
         from headprune.experiments.store import Store
+
         with Store(Path("runs")).locked(), Store(Path("runs")).locked():
             ...
     """
