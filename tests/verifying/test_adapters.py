@@ -42,7 +42,6 @@ COUPLED = {
     "codegen": "four blocks",
     "doge": "dt_proj",
     "longt5": "position bias of all layers",
-    "lilt": "share their scores",
     "prophetnet": "predicting stream",
 }
 
@@ -65,6 +64,13 @@ def test_coupled_heads_can_be_masked_and_the_refusal_says_why(model_type):
     assert all(value.equal(before[name]) for name, value in built.model.state_dict().items())
     with hp.masked(built.model, one_unit_fewer(heads)):
         built.model(**built.batch)
+
+
+def test_heads_that_go_in_pairs_are_left_alone_by_name():
+    """Half of a pair would be found, masked and told as a head otherwise."""
+    family = verify_type("lilt")
+    assert (family.status, family.sites) == ("refused", {})
+    assert "only in pairs" in family.reason
 
 
 @pytest.mark.parametrize("model_type", ["mamba", "fnet", "rwkv", "falcon_mamba"])
