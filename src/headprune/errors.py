@@ -167,8 +167,8 @@ class CheckpointError(HeadpruneError, RuntimeError):
 
     - The folder or the name on the hub does not exist, or lacks `config.json` or the weights.
     - `config.json` was edited: its entry `headprune` says which heads are left, and the weights must be of these.
-    - Without `import headprune`, loading a pruned checkpoint stops with a size-mismatch error of transformers: import
-      headprune first, or use `export(format="standalone")`.
+    - Where headprune was not imported, loading a pruned checkpoint stops with a size-mismatch error of transformers:
+      import it first, or use `export(format="standalone")`.
 
     Example:
         model.config.headprune = {"version": 99}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json as json_module
 import os
 import platform
-import tempfile
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +44,8 @@ def doctor(json: Json = False) -> None:
 
 
 def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:
@@ -54,6 +54,8 @@ def _version(name: str) -> str | None:
 
 def _missing(extra: str) -> list[str]:
     """Packages of an extra that are not installed, those of extras within it included."""
+    from importlib.metadata import requires
+
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -71,6 +73,8 @@ def _missing(extra: str) -> list[str]:
 
 def _outdated() -> list[str]:
     """Core packages whose version our metadata does not allow."""
+    from importlib.metadata import requires
+
     from packaging.requirements import Requirement
 
     told = []
@@ -78,7 +82,7 @@ def _outdated() -> list[str]:
         one = Requirement(text)
         here = _version(one.name)
         if one.marker is None and (here is None or not one.specifier.contains(here, prereleases=True)):
-            told.append(f"{one.name} is {here or 'not installed'}; headprune {metadata('headprune')['Version']} needs "
+            told.append(f"{one.name} is {here or 'not installed'}; headprune {__version__} needs "
                         f"{one.specifier}: pip install '{one.name}{one.specifier}'")  # fmt: skip
     return told
 
@@ -97,6 +101,8 @@ def _devices() -> dict[str, str]:
 
 def _trial() -> list[str]:
     """What does not work when a tiny model is pruned, saved and loaded."""
+    import tempfile
+
     from headprune.cli.options import quiet_transformers
 
     quiet_transformers()

@@ -91,5 +91,5 @@ def number_at(result: Mapping[str, Any], path: str) -> float | str:
             known = ", ".join(map(str, found))[:200] if isinstance(found, Mapping) else type(found).__name__
             return f"no '{part}' on the way to '{path}' (found: {known})"
     if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= LARGEST:
-        return f"'{path}' is {str(found)[:60]}, not a number"
+        return f"'{path}' is {repr(found)[:60]}, not a number"
     return float(found)
