@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,8 +45,12 @@ class Parts:
 def note_step(path: Path, entry: Mapping[str, Any]) -> None:
     """Add what was found at a training step (`entry["step"]`) to a file of lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")  # a run was stopped while writing a line: this one is not to be lost with it
+        file.write(json.dumps(entry).encode() + b"\n")
 
 
 def noted_steps(path: Path) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from headprune.cli.app import app
 from headprune.cli.training import TrainingOptions
 from headprune.comparing import difference
 from headprune.gates import Objective
+from headprune.resuming import noted_steps
 from headprune.tasks import evaluate, finetune
 from headprune.tasks.finetune import Gating
 from headprune.tasks.optimizers import optimizer_of
@@ -33,6 +34,7 @@ from headprune.tasks.text import StreamTask
 from headprune.tasks.text.presets import PRESETS, Shape, new_language_model
 from headprune.tasks.text.streams import Segments, StreamBatches, StreamRows
 from headprune.tasks.text.symbols import make_symbols
+from headprune.tasks.trainers import VALIDATION
 
 SHAPE = Shape(layers=2, width=16, heads=4, persistent=6, memory=5, dropout=0.0, attention_dropout=0.0)
 RECIPE = Recipe(updates=12, epochs=100, learning_rate=5e-3, batch_size=4, max_length=5, warmup=2, schedule="cosine",
@@ -150,6 +152,36 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tokenizer, examples
     assert (tmp_path / "broken" / "checkpoint-7" / "memory-0.safetensors").is_file()
     for found, expected in zip(train(tmp_path / "broken"), whole, strict=True):
         assert torch.equal(found, expected)
+
+
+def test_a_training_killed_after_its_last_checkpoint_takes_no_step_more(tokenizer, examples, tmp_path):
+    """In the middle of an epoch: weights and checkpoint are those of the run, and the last look is in its notes."""
+
+    def train():
+        model = fresh(tokenizer, dropout=0.2)
+        finetune.finetune(model, tokenizer, StreamTask(), examples, tmp_path, RECIPE, quiet=True, validate=lambda _: {})
+        return weights(model)
+
+    whole = train()
+    written = {path: path.read_bytes() for path in (tmp_path / "checkpoint-12").rglob("*") if path.is_file()}
+    for found, expected in zip(train(), whole, strict=True):
+        assert torch.equal(found, expected)
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-12"]
+    assert {path: path.read_bytes() for path in written} == written
+    assert [note["step"] for note in noted_steps(tmp_path / VALIDATION)] == list(range(1, 13))
+
+
+def test_a_look_is_noted_before_its_checkpoint_is_written(tokenizer, examples, tmp_path):
+    """A run that is killed between the two and goes on from the checkpoint would not look again."""
+    seen = []
+
+    def look(model):
+        seen.append(sorted(path.parent.name for path in tmp_path.glob("checkpoint-*/trainer_state.json")))
+        return {}
+
+    recipe = replace(RECIPE, updates=3)
+    finetune.finetune(fresh(tokenizer), tokenizer, StreamTask(), examples, tmp_path, recipe, quiet=True, validate=look)
+    assert seen == [[], ["checkpoint-1"], ["checkpoint-2"]]
 
 
 def test_a_damaged_memory_is_told(tokenizer, examples, tmp_path):

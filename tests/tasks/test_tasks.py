@@ -15,8 +15,10 @@ from transformers import AutoModelForSequenceClassification
 
 import headprune as hp
 from headprune.errors import DataError
+from headprune.resuming import note_step, noted_steps
 from headprune.tasks import Source, evaluate, find_task, task_names
 from headprune.tasks.finetune import Recipe, finetune
+from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import metrics
 from tests.tasks.toy import sentences, tokenizer, write_data, write_model
 
@@ -176,6 +178,41 @@ def test_fine_tuning_learns_resumes_and_keeps_heads_removed(tmp_path):
     assert checkpoints == ["checkpoint-60"]
     again = finetune(pruned(), tokenizer(), SST2, train, tmp_path / "out", recipe, quiet=True)
     assert evaluate(again, batches, SST2).score > 0.9
+
+
+def test_a_run_of_updates_that_was_killed_at_its_end_takes_no_step_more(tmp_path):
+    """Seven updates end in the middle of an epoch; a run that goes on from the last of them has nothing left to do."""
+    data, folder = examples(tmp_path, sentences(120, 0)), write_model(tmp_path / "model")
+    recipe = Recipe(epochs=9, updates=7, learning_rate=3e-3, batch_size=20, seed=0)
+
+    def weights():
+        model = AutoModelForSequenceClassification.from_pretrained(folder)
+        finetune(model, tokenizer(), SST2, data, tmp_path / "out", recipe, quiet=True)
+        return model.state_dict()
+
+    whole, again = weights(), weights()
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-7"]
+
+
+def test_numbers_that_do_not_begin_at_0_are_names_of_classes():
+    """Stars from 1 to 5 are five classes; the same stars mean the same on dev, and others are refused."""
+    stars = Labels(0).learned(["5", "1", "10", "2", "2"], "reviews.csv")
+    assert (stars.count, stars.names) == (4, ("1", "2", "5", "10"))
+    assert [stars.number(text, "dev") for text in ("1", "10", "5.0")] == [0.0, 3.0, 2.0]
+    with pytest.raises(DataError, match="the label is '3'"):
+        stars.number("3", "dev")
+    assert Labels(0).learned(["1", "0", "2"], "reviews.csv") == Labels(3)
+    assert stars.model_options()["id2label"][3] == "10"
+
+
+def test_a_note_after_half_a_line_is_not_lost(tmp_path):
+    """A run may be killed while it writes one."""
+    notes = tmp_path / "notes.jsonl"
+    note_step(notes, {"step": 1})
+    notes.write_text(notes.read_text() + '{"step": 2, "lo')
+    note_step(notes, {"step": 2, "loss": 0.5})
+    assert noted_steps(notes) == [{"step": 1}, {"step": 2, "loss": 0.5}]
 
 
 def test_a_teacher_is_followed(tmp_path):

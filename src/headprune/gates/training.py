@@ -30,15 +30,21 @@ class GateCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, gates: Gates, objective: Objective) -> None:
         self.gates, self.objective = gates, objective
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.gates.at(state.global_step)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         freeze = self.objective.freeze_after
         if freeze is not None and state.global_step >= freeze and not self.gates.frozen:
             self.objective.freeze(self.gates)  # a run that was resumed after that step
+        if state.global_step:
+            self._stop_if_done(control, kwargs.get("model"))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.gates.at(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.objective.after_step(self.gates, state.global_step - 1)  # the Trainer has counted this step already
-        model = kwargs.get("model")
+        self._stop_if_done(control, kwargs.get("model"))
+
+    def _stop_if_done(self, control: Any, model: nn.Module | None) -> None:
         if self.gates.frozen and model is not None and not any(p.requires_grad for p in model.parameters()):
             control.should_training_stop = True  # only gates were trained, and they are frozen
 
@@ -92,8 +98,9 @@ class GateMixin:
     def _adds_up(self, items: Any) -> bool:
         """Whether the Trainer sums the losses of accumulated batches, instead of averaging them."""
         trainer: Any = self
-        if trainer.loss_is_scaled_for_ga is not None:
-            return bool(trainer.loss_is_scaled_for_ga)
+        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # older Trainers do not have it
+        if scaled is not None:
+            return bool(scaled)
         return (trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:

@@ -24,9 +24,11 @@ from headprune.tasks.processes import process_count
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples, Task
 from headprune.tasks.trainers import (
+    STATE,
     Counted,
     Validate,
     validating,
+    with_an_end,
     with_gates,
     with_memory,
     with_rate,
@@ -105,6 +107,7 @@ def finetune(
             trainer_class = with_memory(trainer_class, examples, recipe)
         if teacher is not None:
             trainer_class = with_teacher(trainer_class, teacher, recipe)
+        trainer_class = with_an_end(trainer_class)
         own_loss = task.training_loss(recipe.label_smoothing) if teacher is None else None
         more: dict[str, Any] = {}
         if gating is not None:
@@ -227,8 +230,8 @@ def _attention_for(model: nn.Module, recipe: Recipe) -> Iterator[None]:
 
 
 def _last_checkpoint(folder: Path) -> str | None:
-    """The last checkpoint that is whole: the Trainer writes its state last, and a kill may come before."""
-    whole = [path for path in folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    """The last checkpoint that is whole: a kill may come before it is."""
+    whole = [path for path in folder.glob("checkpoint-*") if (path / STATE).is_file()]
     steps = {int(path.name.rpartition("-")[2]): path for path in whole if path.name.rpartition("-")[2].isdecimal()}
     return str(steps[max(steps)]) if steps else None
 

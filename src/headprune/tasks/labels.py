@@ -40,11 +40,11 @@ class Labels:
     def _index(self, text: str) -> float | None:
         if text in self.names:
             return float(self.names.index(text))
-        try:
-            number = float(text)
-        except ValueError:
-            return None
-        return number if math.isfinite(number) else None
+        number = _number(text)
+        called = [_number(name) for name in self.names]
+        if called and None not in called:  # classes called 1 to 5 are not numbered so; 1.0 is 1
+            return float(called.index(number)) if number in called else None
+        return number
 
     def learned(self, values: Sequence[Any], where: str) -> Labels:
         """The classes that training data has, if they are not known yet."""
@@ -62,6 +62,8 @@ class Labels:
             )
         if max(numbers) >= MOST_CLASSES:
             raise DataError(f"{where}: the class {max(numbers):g} is too large; expected classes 0, 1, 2 ….")
+        if set(numbers) != set(range(len(numbers))) and len(set(numbers)) == len(texts):
+            return Labels(len(texts), tuple(sorted(texts, key=float)))  # stars from 1 to 5: names, not places
         return Labels(int(max(numbers)) + 1)
 
     def for_model(self, config: Any, task: str) -> Labels:
@@ -96,6 +98,14 @@ class Labels:
         if missing := sorted(set(range(self.count)) - found):
             names = ", ".join(self.names[index] if self.names else str(index) for index in missing)
             raise DataError(f"No training example has the class {names}: a model cannot learn what it never sees.")
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _names(config: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What is added to `transformers.Trainer`: a token rate, batches by tokens, memory, gates, a teacher, validation."""
+"""What is added to `transformers.Trainer`: an end, a rate, token batches, memory, gates, a teacher, validation."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headprune.scoring.losses import IGNORED
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples
 
+STATE = "trainer_state.json"  # of a checkpoint, which is whole when it has one: the Trainer writes it last
 VALIDATION = "validation.jsonl"  # beside the checkpoints: what `validate` found after each epoch
 
 
@@ -54,6 +55,30 @@ def with_rate(trainer: Any) -> Any:
     return RatedTrainer
 
 
+def with_an_end(trainer: Any) -> Any:
+    """A Trainer that takes no step more when it is resumed from the checkpoint of its last step.
+
+    transformers looks whether training is over only after a step. A run that was killed between its last checkpoint
+    and its end would be another one than a run that nobody killed.
+    """
+
+    class EndingTrainer(trainer):  # type: ignore[misc]
+        is_over = False
+
+        def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+            if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
+                self.is_over = self.control.should_training_stop = True
+                return [], None
+            return super().get_batch_samples(*args, **kwargs)
+
+        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+            """What the run began with is not written again: a kill would leave half of it, and its state as it was."""
+            if not self.is_over:
+                super()._save_checkpoint(*args, **kwargs)
+
+    return EndingTrainer
+
+
 def with_token_batches(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
     class TokenTrainer(trainer):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
@@ -83,20 +108,23 @@ def validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if args.save_strategy == "epoch":
-                self.look(args, state)
+                self.look(args, state, control)
 
-        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if args.save_strategy != "epoch":
-                self.look(args, state)
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            # Before the checkpoint is written: a run killed in between would go on from there, and not look again.
+            if args.save_strategy != "epoch" and control.should_save:
+                self.look(args, state, control)
 
-        def look(self, args: Any, state: Any) -> None:
+        def look(self, args: Any, state: Any, control: Any) -> None:
             if not trainer.is_world_process_zero():
                 return
             found = dict(validate(trainer.model))
             seconds = time.perf_counter() - self.begun  # of the whole run, however often it was resumed
             entry = {"step": state.global_step, "epoch": state.epoch, "seconds": round(seconds, 1), **found}
             note_step(Path(args.output_dir) / VALIDATION, entry)
+            due = control.should_log  # this log is not the one that other processes expect
             trainer.log({f"validation_{name}": value for name, value in found.items()})
+            control.should_log = due
 
     return Validating()
 
