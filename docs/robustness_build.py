@@ -51,7 +51,7 @@ def soaked(found: dict[str, Any]) -> list[str]:
         f"({found['rounds_on_ray']} on Ray), {found['trials']} trials, {found['kills']} kills ({ways}), "
         f"{len(found['problems'])} problems.",
         *(["", *problems] if problems else []),
-        *(["", "What is known of them:", "", *(f"- {text}" for text in found["notes"])] if found.get("notes") else []),
+        *(["", "What else is known:", "", *(f"- {text}" for text in found["notes"])] if found.get("notes") else []),
     ]
 
 

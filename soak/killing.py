@@ -27,12 +27,14 @@ class Ended:
     output: str
 
 
-def start_and_kill(command: Sequence[str], folder: Path, log: Path, chance: random.Random, on_ray: bool) -> Ended:
-    """One start that is killed after a random while, unless it ends before."""
+def start_and_kill(
+    command: Sequence[str], folder: Path, log: Path, chance: random.Random, *, on_ray: bool, longest: float
+) -> Ended:
+    """One start that is killed after a random while of at most so many seconds, unless it ends before."""
     kind = chance.choice(["moment", "write", "worker", "node"] if on_ray else ["moment", "write"])
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        wait = chance.uniform(2, 60)
+        wait = chance.uniform(1, longest)
         deadline, before = time.monotonic() + wait, _newest(folder)
         while process.poll() is None and time.monotonic() < deadline:
             if kind == "write" and time.monotonic() > deadline - wait / 2 and _newest(folder) != before:

@@ -2,11 +2,11 @@
 
     python soak/run.py --minutes 120 --out FOLDER
 
-Each round runs soak.toml with seeds of its own in a folder of its own, inline or on Ray. The sweep is killed several
-times (SIGKILL, SIGTERM, SIGINT, at a random moment or just after a write; on Ray also single workers) and then left to
-finish. After every kill: every result is whole and readable, none that was there before is gone or changed, and the
-folder is not locked. At the end of a round: every trial is done, and its result is the one of a run that nobody
-interrupted. Writes benchmarks/results/soak.json.
+Each round runs soak.toml with seeds of its own in a folder of its own, inline or on Ray: undisturbed first, which also
+tells how long it takes, then killed several times (SIGKILL, SIGTERM, SIGINT, at a random moment or just after a write;
+on Ray also single workers) and left to finish. After every kill: every result is whole and readable, none that was
+there before is gone or changed, and the folder is not locked. At the end of a round: every trial is done, and its
+result is the one of the run that nobody interrupted. Writes benchmarks/results/soak.json.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ HERE = Path(__file__).parent
 RESULT = HERE.parent / "benchmarks" / "results" / "soak.json"
 TIMES = re.compile(r"second|time|minute|speed|host|started|memory|peak")  # what no two runs share
 KILLS = 6  # in a round at most
+RAY_TAKES = 3  # times as long as inline: a cluster is started first
 
 
 def write_texts(folder: Path) -> Path:
@@ -85,11 +86,17 @@ class Round:
         self.known: dict[str, str] = {}
 
     def run(self, deadline: float) -> None:
+        began = time.monotonic()
+        ended = run_to_the_end(self.plain, self.logs / f"{self.number}-plain.log")
+        if ended.code != 0:
+            self.problems.append(f"the undisturbed run ended with {ended.code}: {ended.output[-600:]}")
+            return
+        longest = (time.monotonic() - began) * (RAY_TAKES if self.on_ray else 1)
         for kill in range(self.chance.randint(2, KILLS)):
             if time.monotonic() > deadline:
                 break
             log = self.logs / f"{self.number}-{kill}.log"
-            ended = start_and_kill(self.command, self.folder, log, self.chance, self.on_ray)
+            ended = start_and_kill(self.command, self.folder, log, self.chance, on_ray=self.on_ray, longest=longest)
             self.ways[ended.kind] += 1
             self.check(ended)
             if ended.kind == "finished":
@@ -118,10 +125,6 @@ class Round:
     def finish(self) -> None:
         """Left alone it ends, and has found what an undisturbed run finds."""
         self.check(run_to_the_end(self.command, self.logs / f"{self.number}-last.log"))
-        ended = run_to_the_end(self.plain, self.logs / f"{self.number}-plain.log")
-        if ended.code != 0:
-            self.problems.append(f"the undisturbed run ended with {ended.code}: {ended.output[-600:]}")
-            return
         expected = results(self.reference)
         if set(expected) != set(self.known):
             self.problems.append(f"{len(expected)} trials were expected, {len(self.known)} are there")
