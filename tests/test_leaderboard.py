@@ -63,3 +63,11 @@ def test_the_smallest_share_that_loses_much_is_found():
     texts = [cell(way, 0.33, 1, score, [-5, -1], "perplexity") for way, score in ((BASELINE, 60.0), (WINNER, 33.0))]
     assert hardest(texts, "m", "d").part == pytest.approx(0.0953 / 0.693, rel=1e-2)
     assert json.loads(json.dumps(cells)) == cells
+
+
+def test_a_note_of_several_cells_is_told_once():
+    """With the ways that it is true of."""
+    noted = [{**cell, "note": "a note of several"} for cell in CELLS if cell["model"] == "smollm2"]
+    others = [cell for cell in CELLS if cell["model"] == "mpnet"]
+    assert page([*noted, *others]).count("a note of several") == 1
+    assert "sensitivity/none" in page(noted).split("Notes:")[1]

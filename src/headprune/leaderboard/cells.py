@@ -21,14 +21,14 @@ ORDERS = (
 )  # fmt: skip
 BASELINE = ("sensitivity", "none")  # Michel et al.
 WINNER = ("best", "least-squares")
-ALWAYS_REPAIRED = tuple(
-    (order, "least-squares") for order in ("random", "sensitivity", "reconstruction", "residual")
-)  # `curvature` with least squares is `best`
 ALSO_REPAIRED = (
-    ("ablation", "least-squares"), ("fisher-block", "least-squares"),
+    *((order, "least-squares") for order in ("random", "reconstruction", "residual", "ablation", "fisher-block")),
     ("sensitivity", "bias"), ("sensitivity", "rescale"),
 )  # fmt: skip
-WAYS = (BASELINE, WINNER, *((order, "none") for order in ORDERS if order != BASELINE[0]), *ALWAYS_REPAIRED)
+# `curvature` with least squares is `best`.
+WAYS = (
+    BASELINE, WINNER, *((order, "none") for order in ORDERS if order != BASELINE[0]), ("sensitivity", "least-squares"),
+)  # fmt: skip
 TRAINED = (
     BASELINE,  # Michel et al.
     WINNER, ("reconstruction", "least-squares"), ("residual", "least-squares"),
@@ -39,6 +39,7 @@ TRAINED = (
 )  # fmt: skip
 CLASSIFIERS = (("minilm", "sst2"), ("minilm", "mrpc"), ("minilm", "cola"), ("mpnet", "sst2"))
 LANGUAGE_MODELS = (("smollm2", "wikitext2"),)
+SMALL = ("minilm",)  # the others take minutes a cell
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,17 @@ class Spec:
         """Language models here share keys and values among heads: whole groups go."""
         return "group" if (self.model, self.data) in LANGUAGE_MODELS else "head"
 
+    @property
+    def is_small(self) -> bool:
+        return self.model in SMALL
+
 
 def specs() -> list[Spec]:
     """Every cell. Of each model what is compared most comes first, so that a board in the making says something."""
     found = []
     for model, data in (*CLASSIFIERS, *LANGUAGE_MODELS):
         shares = (1 / 3, 2 / 3) if (model, data) in LANGUAGE_MODELS else (0.25, 0.5, 0.75)
-        ways = (*WAYS, *ALSO_REPAIRED) if model == "minilm" else WAYS  # the others take minutes a cell
+        ways = (*WAYS, *ALSO_REPAIRED) if model in SMALL else WAYS
         found += [Spec(model, data, *way, share, 0, seed) for way in ways for seed in SEEDS for share in shares]
     trained = [
         Spec("minilm", "sst2", *way, share, 1, seed) for way in TRAINED for seed in SEEDS for share in (0.5, 0.75)

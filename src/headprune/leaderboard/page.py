@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headprune.leaderboard.cells import BASELINE, WINNER, spec_of, specs
+from headprune.leaderboard.cells import BASELINE, WINNER, specs
 
 LARGE_LOSS = {"perplexity": 0.5}  # in nats; 5 points of other metrics
 
@@ -21,13 +21,15 @@ def page(cells: Sequence[Mapping[str, Any]]) -> str:
         "# Leaderboard: fewer heads, and what it costs",
         "",
         "Ways of choosing heads, with and without repair, at the same number of heads. Mean over seeds (of the "
-        "calibration data, the order, the training) ± the half width of its 95 % interval (Student's t; none for a "
-        "single seed). Classifiers: score on the dev set, which no method has seen; heads are chosen and repaired on "
-        "512 training examples. SmolLM2: whole groups go, perplexity of the first 32,000 tokens of the WikiText-2 test "
-        "text; chosen and repaired on 32 pieces of 256 tokens of its validation text (8 for `ablation`, `all-but-one`)."
-        " Log-loss in nats, per example or token. Seconds: choosing, repairing and training on one thread, with other "
-        "work beside it, without evaluation. `best` is `curvature` with least squares. What the names mean: "
-        "[pruning without training](without-training.md).",
+        "calibration data, the order, the training) ± the half width of its 95 % interval (Student's t; none for "
+        "a single seed). Classifiers: score on the dev set, which no method has seen; heads are chosen and "
+        "repaired on 512 training examples. SmolLM2: whole groups go, perplexity of the first 32,000 tokens of "
+        "the WikiText-2 test text; chosen and repaired on 32 pieces of 256 tokens of its validation text. "
+        "`ablation` and `all-but-one` take a pass for every head, and choose on a quarter of that on mpnet and "
+        "SmolLM2. Log-loss in nats, per example or token. Seconds: processor time of choosing, repairing and "
+        "training with one thread, which is the time that they take on an idle machine; without evaluation. "
+        "`best` is `curvature` with least squares. What the names mean: [pruning without "
+        "training](without-training.md).",
         "",
         f"{len(cells)} of {len(specs())} cells are measured. `benchmarks/leaderboard.sh` makes the models and goes on "
         "where it stopped; `headprune bench leaderboard --cell NAME` computes one cell again.",
@@ -143,8 +145,17 @@ def _table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         row = f"| {_NAMES.get(method, method)} | {recover} {''.join(parts)}| {seconds:.1f} | {seeds} |"
         rows.append((sort_by, row))
     lines += [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
-    notes = [f"- {spec_of(c).name}: {c['note']}" for c in cells if c.get("note")]
-    return [*lines, *_against(cells, is_share), *(["", "Notes:", "", *notes] if notes else [])]
+    return [*lines, *_against(cells, is_share), *_notes(cells)]
+
+
+def _notes(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is to be known about some cells, told once for all that it is true of."""
+    told: dict[str, dict[str, None]] = {}
+    for c in cells:
+        if c.get("note"):
+            told.setdefault(str(c["note"]), {})[f"{c['method']}/{c['recover']}"] = None
+    lines = [f"- {', '.join(ways)}: {note}" for note, ways in told.items()]
+    return ["", "Notes:", "", *lines] if lines else []
 
 
 _NAMES = {
