@@ -9,7 +9,7 @@ import torch
 
 import headprune as hp
 from headprune.budgets import within
-from headprune.costs import mask_for_speedup, mask_within, site_costs
+from headprune.costs import Costs, Hit, mask_for_speedup, mask_within, site_costs
 from headprune.counting import count_macs, count_parameters
 from headprune.errors import MaskError
 from headprune.heads import HeadScores
@@ -119,6 +119,27 @@ def test_a_speed_up_is_measured_not_believed():
     assert len(hit.mask) < len(heads)
     assert hit.spread[0] <= hit.speedup <= hit.spread[1]
     assert hit.speedup > 1.1
+
+
+@pytest.mark.parametrize("smallest", [1.02, 2.0])
+def test_a_table_that_says_it_cannot_be_done_is_not_believed(monkeypatch, smallest):
+    """Times of a few passes may be wrong: the smallest model is measured, and only that can refuse."""
+    model = tiny_model("bert")
+    heads = hp.find_heads(model)
+    wrong = Costs("seconds", 1.0, {site.id: (0.0,) * (site.num_heads + 1) for site in heads})
+
+    def measured(model, mask, *_):
+        return Hit(mask, 1 / (1 - (1 - 1 / smallest) * (1 - len(mask) / len(heads))), (1.0, 2.0), (1.0, 1.0))
+
+    monkeypatch.setattr("headprune.costs.site_costs", lambda *_, **__: wrong)
+    monkeypatch.setattr("headprune.costs._measured", measured)
+    if smallest < 1.25:
+        with pytest.raises(MaskError, match=r"measured to be 1\.02 times"):
+            mask_for_speedup(model, random_scores(heads), heads, 1.25)
+    else:
+        hit = mask_for_speedup(model, random_scores(heads), heads, 1.25)
+        assert 0 < len(hit.mask) < len(heads)
+        assert hit.speedup == pytest.approx(1.25, rel=0.1)
 
 
 def test_scores_below_zero_are_no_reason_to_go():

@@ -21,7 +21,7 @@ from headprune.errors import MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.heads.mask import Unit
 from headprune.measuring import interleaved, ratio, sized_example
-from headprune.selection import Normalize, units_of_site
+from headprune.selection import Normalize, select, units_of_site
 from headprune.sites import projections
 from headprune.sites.example import to_model
 from headprune.sites.find import find_heads
@@ -263,7 +263,8 @@ def mask_for_speedup(
     """The mask with which a forward pass is `speedup` times as fast on this machine, at the least loss of score.
 
     A table of times gives a first answer; it is then measured against the whole model, and the table's error corrected
-    for, until it is within 2 % or `tries` are used up.
+    for, until it is within 2 % or `tries` are used up. Where the table says that no mask is fast enough, the smallest
+    model is measured before it is believed.
     """
     if speedup <= 1.0:
         raise MaskError(f"Found a speed-up of {speedup}; expected more than 1.")
@@ -273,15 +274,24 @@ def mask_for_speedup(
     rounds = max(2 * repeats // 3, min(3 * repeats, round(TRY_SECONDS / (3 * costs.total))))
     share, best = 1.0 / speedup, None
     for _ in range(tries):
+        tell("measuring the speed-up")
         try:
             mask = mask_within(
                 scores, heads, costs, share, unit=unit, at_least=at_least, normalize=normalize, uniform=uniform
             )
         except MaskError:
-            if best is None:
-                raise
-            break  # no more to take away: what was measured is the answer
-        tell("measuring the speed-up")
+            if best is not None:
+                break  # no more to take away: what was measured is the answer
+            mask = select(scores, heads, prune=1.0, at_least=at_least, unit=unit, normalize=normalize or scores.view)
+            best = _measured(model, mask, gqa, inputs, rounds)
+            if best.speedup < speedup:
+                raise MaskError(
+                    f"A speed-up of {speedup:g} cannot be had by pruning heads: with as few as allowed, {len(mask)} of "
+                    f"{len(heads)}, the model was measured to be {best.speedup:.3g} times as fast. Ask for less, or "
+                    "prune feed-forward neurons as well."
+                ) from None
+            costs = _evenly(costs, costs.total * (1 - 1 / best.speedup))
+            continue
         hit = _measured(model, mask, gqa, inputs, rounds)
         if best is None or abs(hit.speedup / speedup - 1) < abs(best.speedup / speedup - 1):
             best = hit
@@ -290,6 +300,12 @@ def mask_for_speedup(
         share = min(1.0, max(1e-3, share * hit.speedup / speedup))
     assert best is not None, "at least one try"
     return best
+
+
+def _evenly(costs: Costs, together: float) -> Costs:
+    """What all sites cost together, divided evenly among their units: for a table that a measurement has refuted."""
+    unit = together / sum(len(row) - 1 for row in costs.sites.values())
+    return Costs(costs.kind, costs.total, {site: tuple(n * unit for n in range(len(row))) for site, row in costs.sites.items()})
 
 
 def _measured(model: nn.Module, mask: HeadMask, gqa: Gqa | None, inputs: Mapping[str, Any], rounds: int) -> Hit:
