@@ -173,3 +173,9 @@ def test_cutting_more_layers_contains_cutting_fewer(a, b):
     few, many = sorted((a, b))
     for word in ("top", "bottom"):
         assert pattern(BERT, f"{word}:{many}") <= pattern(BERT, f"{word}:{few}")
+
+
+def test_digits_for_other_layers_are_told():
+    """Three digits for six layers are read as a count, which nobody meant."""
+    with pytest.raises(PatternError, match="as heads per layer it would need 6 digits"):
+        pattern(model(), "888")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForSequenceClassification
@@ -11,7 +13,8 @@ from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app
-from headprune.errors import DataError, HeadpruneError, MaskError
+from headprune.cli.budget import Budget
+from headprune.errors import CheckpointError, DataError, HeadpruneError, MaskError
 from headprune.heads import HeadScores
 from headprune.scoring.resumable import score_in_parts
 from headprune.tasks import Source, find_task
@@ -129,7 +132,74 @@ def test_prune_within_a_drop(trained, tmp_path):
     assert (
         len(hp.find_heads(AutoModelForSequenceClassification.from_pretrained(tmp_path / "small"))) == result["heads"][1]
     )
-    assert "not looked at" in call("prune", trained / "tuned", *words, "--dry-run")
+    assert "on the other half" in call("prune", trained / "tuned", *words, "--dry-run")
+
+
+def test_a_drop_that_is_larger_elsewhere_is_told():
+    """The amount holds on the half that heads were chosen on; on the other it may not, and a person should know."""
+    task = find_task("sst2")
+    told = partial(Budget.told, SimpleNamespace(examples=SimpleNamespace(task=task), max_drop=1.0))
+
+    def report(lost):
+        half = {"full": {"score": 0.9}, "pruned": {"score": 0.9 - lost}}
+        return {"validation": half, "test": half, "test_change": {"change": -lost, "interval": [-lost, -lost]}}
+
+    assert "more than the 1 asked for" in told(report(0.03))
+    assert "more than" not in told(report(0.005))
+
+
+def test_what_was_trained_is_not_replaced(trained, tmp_path):
+    """The model itself, another trained one; what prune wrote may be written again, until it was trained further."""
+    words = ("prune", trained / "tuned", "--prune", "50%")
+    for folder in (trained / "tuned", trained / "model"):
+        before = (folder / "model.safetensors").read_bytes()
+        with pytest.raises(CheckpointError, match="would be lost"):
+            call(*words, "--out", folder)
+        assert (folder / "model.safetensors").read_bytes() == before
+    for _ in range(2):
+        assert "chosen at random (seed 0" in call(*words, "--out", tmp_path / "half")
+    assert json.loads((tmp_path / "half" / "prune.json").read_text())["heads"] == [8, 4]
+    call("prune", tmp_path / "half", "--prune", "1", "--out", tmp_path / "less")
+    assert json.loads((tmp_path / "less" / "prune.json").read_text())["heads"] == [4, 3]
+    (tmp_path / "half" / "finetune.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"finetune\.json"):
+        call(*words, "--out", tmp_path / "half")
+    for command in ("finetune", "export"):
+        more = ("--data-dir", trained / "data") if command == "finetune" else ()
+        with pytest.raises(CheckpointError, match="the model itself"):
+            call(command, trained / "tuned", *more, "--out", trained / "tuned")
+
+
+def test_a_model_that_is_not_there_is_told_with_what_was_meant(trained, tmp_path):
+    """A typo, a hub name, and a run that was not finished."""
+    with pytest.raises(CheckpointError, match=r"no such folder .did you mean '.*tuned'"):
+        call("inspect", trained / "tunned")
+    with pytest.raises(CheckpointError, match="no such folder, and as the name of a model on the hub"):
+        call("inspect", "nobody/nothing")
+    (tmp_path / "begun" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="not finished"):
+        call("inspect", tmp_path / "begun")
+
+
+def test_the_folder_of_scores_stands_for_its_file(trained):
+    """As `score --out` wrote it."""
+    words = ("prune", trained / "tuned", "--prune", "50%", "--dry-run", "--json", "--scores")
+    assert call(*words, trained / "scores") == call(*words, trained / "scores" / "scores.json")
+
+
+def test_an_interrupted_command_says_that_it_goes_on(monkeypatch, capsys):
+    """And gives back what shells expect."""
+    from headprune.cli import main
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headprune.cli.inspect.load_model", stop)
+    monkeypatch.setattr("sys.argv", ["headprune", "inspect", "anything"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert "the same command goes on" in capsys.readouterr().err
 
 
 def test_finetuning_under_a_mask_starts_from_the_pruned_model(trained, tmp_path):

@@ -159,7 +159,9 @@ def _keep_amount(source: _Source, item: _Item, sites: Sequence[Site], order: _Or
         present = [head for site in group for head in site.heads()]
         if keep > (len(present) if isinstance(keep, int) else 1.0):
             place = group[0].id if each else " and ".join(dict.fromkeys(site.component for site in group))
-            source.refuse(item, f"keeps {item.text.strip()} heads in {place}, which has only {len(present)}")
+            layers = len({site.layer for site in sites})
+            told = f" (as heads per layer it would need {layers} digits)" if item.text.isdecimal() and not each else ""
+            source.refuse(item, f"keeps {item.text.strip()} heads in {place}, which has only {len(present)}{told}")
         gone |= order.first(present, heads_to_prune(len(present), keep=keep))
     return gone
 

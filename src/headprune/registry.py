@@ -17,8 +17,9 @@ LONGEST = 80  # letters of a name that is compared with others: the time grows w
 def hint(name: str, known: Iterable[str]) -> str:
     """'Did you mean ...?' and the list of what exists, for the end of an error message."""
     names = sorted(known)
-    near = difflib.get_close_matches(name[:LONGEST], [known for known in names if len(known) <= LONGEST], n=1)
-    guess = f"Did you mean '{near[0]}'? " if near else ""
+    lowered = {known.lower(): known for known in names if len(known) <= LONGEST}
+    near = difflib.get_close_matches(name[:LONGEST].lower(), lowered, n=1)
+    guess = f"Did you mean '{lowered[near[0]]}'? " if near else ""
     more = f", … ({len(names)} in all)" if len(names) > 12 else ""
     shown = ", ".join(known[:LONGEST] for known in names[:12]) + more
     return f"{guess}Known: {shown}."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, progress
-from headprune.cli.taskdata import TaskOptions, described, takes_task
+from headprune.cli.taskdata import TaskOptions, described, p_told, takes_task
 from headprune.errors import DataError
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def ablate(
     if other is not None:
         typer.echo(f"{split} and {against}: {_told(result['against'])}")
     for site, row in result.get("best_single", {}).get("sites", {}).items():
-        typer.echo(f"{site} with only head {row['head']}: {row['score']:.4f} ({row['change']:+.4f}, p {row['p']:.3f})")
+        typer.echo(
+            f"{site} with only head {row['head']}: {row['score']:.4f} ({row['change']:+.4f}, {p_told(row['p'])})"
+        )
     for component, row in result["components"].items() if len(result["components"]) > 1 else ():
         typer.echo(f"{component}: {_component_told(row)}")
     scores = [row["score"] for row in found.rows.values()]

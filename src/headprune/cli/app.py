@@ -33,6 +33,9 @@ from headprune.cli import (
 from headprune.cli.options import state
 from headprune.errors import HeadpruneError
 
+INTERRUPTED = 130  # what a command gives back after Ctrl-C
+STOPPED = "\nstopped; the same command goes on from what it had finished"
+
 app = typer.Typer(
     name="headprune",
     help="Which attention heads does your Transformer need? Remove the rest for real.",
@@ -82,9 +85,13 @@ def main() -> None:
     """Entry point: an error is told without a traceback unless --debug asks for it; Ctrl-C is none."""
     try:
         app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # what typer makes of Ctrl-C
+            typer.echo(STOPPED, err=True)
+        raise
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-        sys.exit(130)
+        typer.echo(STOPPED, err=True)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         if state.debug:
             raise

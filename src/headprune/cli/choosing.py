@@ -120,6 +120,11 @@ class Choice:
         return "both" if names_neurons else "heads"
 
     @property
+    def by_chance(self) -> bool:
+        """Whether nothing but the seed says which heads go."""
+        return all(value is None for value in (self.mask, self.heads, self.scores, self.method, self.pattern))
+
+    @property
     def needs_data(self) -> bool:
         return any(value is not None for value in (self.method, self.repair, self.max_drop))
 
@@ -208,6 +213,9 @@ def read_scores(path: Path) -> HeadScores:
 
 
 def read_text(path: Path, kind: str) -> str:
+    """A file of heads; the folder that a command wrote stands for the file of that kind in it."""
+    if path.is_dir() and (path / f"{kind}.json").is_file():
+        path = path / f"{kind}.json"
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ import typer
 
 from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Seed, check_writable, progress
-from headprune.cli.taskdata import TaskData, TaskOptions, described, takes_task
+from headprune.cli.taskdata import TaskData, TaskOptions, described, p_told, takes_task
 from headprune.errors import DataError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def evaluate(
     told = f"{result['metric']} {result['score']:.4f} ({low:.4f} to {high:.4f}) on {result['examples']} of {split}"
     if against is not None:
         other_row = result["against"]
-        told += f"; {against} {other_row['score']:.4f}, change {other_row['change']:+.4f} (p {other_row['p']:.3f})"
+        told += f"; {against} {other_row['score']:.4f}, change {other_row['change']:+.4f} ({p_told(other_row['p'])})"
     typer.echo(f"{told}; {result['examples_per_second']:.1f} examples a second; {out}")
 
 

@@ -28,7 +28,7 @@ def export(
     trust_remote_code: RemoteCode = False,
 ) -> None:
     """Write a pruned model so that it loads without headprune."""
-    check_writable(out)
+    check_writable(out, None if kind == "onnx" else model)  # an ONNX file may lie beside the weights
     from headprune.cli.prune import copy_companions, kept_card
     from headprune.exporting import export as export_model
     from headprune.exporting import formats

@@ -36,7 +36,7 @@ def finetune(
     device: Device = "cpu",
 ) -> None:
     """Train a model through transformers' Trainer; an interrupted run goes on where it stopped."""
-    check_writable(out)
+    check_writable(out, model)
     from headprune.heads.files import write_text
     from headprune.tasks import evaluate
     from headprune.tasks.finetune import finetune as train

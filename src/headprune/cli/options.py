@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -74,13 +75,31 @@ def load_model(name: str, device: str, *, trust_remote_code: bool = False) -> nn
     except HeadpruneError:
         raise
     except Exception as error:  # whatever a damaged or foreign folder makes transformers stumble over
-        raise CheckpointError(
-            f"'{name}' cannot be loaded: {error}. Expected a folder with config.json and weights, or a hub name."
-        ) from error
+        raise cannot_load(name, error) from error
     try:
         return model.to(device)
     except (RuntimeError, AssertionError) as error:
         raise HeadpruneError(f"The device '{device}' cannot be used: {error}. Try --device cpu.") from error
+
+
+def cannot_load(name: str, error: Exception) -> CheckpointError:
+    """Why there is no model by this name: no such folder, an unfinished one, or what the library says."""
+    place = Path(name)
+    if (place / "checkpoints").is_dir() and not (place / "config.json").exists():
+        return CheckpointError(
+            f"'{name}' holds no finished model, only a run that was not finished. Start the command that made it "
+            "again: it goes on from its last checkpoint."
+        )
+    what = str(error).strip().rstrip(".")
+    if place.is_dir():
+        return CheckpointError(f"'{name}' cannot be loaded: {what}. Expected a folder with config.json and weights.")
+    near = [path.name for path in place.parent.glob("*/") if (path / "config.json").is_file()] if place.name else []
+    close = get_close_matches(place.name, near, n=1)
+    meant = f" (did you mean '{place.parent / close[0]}'?)" if close else ""
+    return CheckpointError(
+        f"'{name}' cannot be loaded. There is no such folder{meant}, and as the name of a model on the hub it could "
+        f"not be loaded either: {what}"
+    )
 
 
 def model_class(transformers: Any, config: Any) -> Any:
@@ -122,8 +141,10 @@ def progress(total: int) -> Iterator[Any]:
         yield step
 
 
-def check_writable(folder: Path) -> Path:
-    """Find out before the work, not after it."""
+def check_writable(folder: Path, source: str | None = None) -> Path:
+    """Find out before the work, not after it. What took training to make is not replaced by what is made of it."""
+    if source is not None and Path(source).is_dir() and folder.resolve() == Path(source).resolve():
+        raise CheckpointError(f"--out '{folder}' is the model itself, which would be lost. Choose another --out.")
     existing = folder
     while not existing.exists():
         existing = existing.parent

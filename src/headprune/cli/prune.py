@@ -28,10 +28,12 @@ from headprune.cli.options import (
 )
 from headprune.cli.taskdata import TaskOptions, padded_as, takes_task
 from headprune.cli.widening import takes
-from headprune.errors import MaskError
+from headprune.errors import CheckpointError, MaskError
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
-RESULTS = ("finetune.json", "train-mt.json", "evaluation.json", "training_args.bin", "trainer_state.json")
+TRAINED = ("finetune.json", "train-mt.json", "train-lm.json", "training_args.bin", "trainer_state.json")
+RESULT = "prune.json"
+RESULTS = (*TRAINED, "evaluation.json", RESULT)
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")
 
 
@@ -56,8 +58,10 @@ def prune(
         raise MaskError("Say where the smaller model goes with --out, or ask for --dry-run.")
     choice.check()
     if out is not None:
-        check_writable(out)
+        check_writable(out, model)
+        check_replaceable(out)
     from headprune.heads import HeadMask
+    from headprune.heads.files import write_text
     from headprune.surgery.plan import plan
     from headprune.surgery.prune import perform
 
@@ -80,10 +84,11 @@ def prune(
             if calibrated is not None and choice.repair is not None:
                 result["recovery"] = replace(calibrated, heads=every).repair(chosen, choice.repair).to_dict()
             outcome = perform(loaded, chosen, **ways, about={"by": how})
+            result |= {"difference": outcome.difference.largest if outcome.difference else 0.0, "out": str(out)}
+            write_text(out / RESULT, json_module.dumps(result, indent=1) + "\n")  # first: it says whose folder this is
             with kept_card(Path(model), out):
                 loaded.save_pretrained(out)  # type: ignore[operator]
             copy_companions(Path(model), out)
-            result |= {"difference": outcome.difference.largest if outcome.difference else 0.0, "out": str(out)}
     if json:
         typer.echo(json_module.dumps(result, indent=1))
         return
@@ -95,7 +100,20 @@ def prune(
         left = result["recovery"]["error_left"] if choice.repair else 0.0
         repaired = f"; {choice.repair}: {left:.0%} of the error left" if choice.repair else ""
         equal = f"outputs equal the masked model ({result['difference']:.0e})"
-        typer.echo(f"removed {planned.summary()}{repaired}; {equal}")
+        chance = f", chosen at random (seed {seed}; --method or --scores choose by worth)" if choice.by_chance else ""
+        typer.echo(f"removed {planned.summary()}{chance}{repaired}; {equal}; saved to {out}")
+
+
+def check_replaceable(folder: Path) -> None:
+    """What `prune` wrote may be replaced, as by the same command again; a model from elsewhere, or trained, may not."""
+    if not (folder / "config.json").exists():
+        return
+    trained = next((name for name in TRAINED if (folder / name).is_file()), None)
+    if trained is not None or not (folder / RESULT).is_file():
+        raise CheckpointError(
+            f"'{folder}' holds another model{f' ({trained})' if trained else ''}, which would be lost. Choose another "
+            "--out, or remove that folder."
+        )
 
 
 def _examples(

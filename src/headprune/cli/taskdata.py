@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headprune.cli.options import load_model, quiet_transformers
+from headprune.cli.options import cannot_load, load_model, quiet_transformers
 from headprune.cli.widening import takes
-from headprune.errors import CheckpointError, DataError, MissingExtraError
+from headprune.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
     from headprune.tasks import Evaluation, Examples, Source, Task
@@ -174,9 +174,7 @@ def _config(model: str) -> Any:
     try:
         return AutoConfig.from_pretrained(model)
     except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"'{model}' cannot be loaded: {error}. Expected a folder with config.json, or a hub name."
-        ) from error
+        raise cannot_load(model, error) from error
 
 
 def _task_folder(task: str, data_dir: Path | None) -> Path:
@@ -242,6 +240,11 @@ def heads_left(model: Any) -> dict[str, Any]:
 
     heads = find_heads(model)
     return {"kept": {site.id: list(site.kept) for site in heads}, "original": heads.original_counts()}
+
+
+def p_told(p: float) -> str:
+    """Bootstraps of a thousand resamples tell nothing smaller than a thousandth."""
+    return f"p {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 def described(evaluation: Evaluation) -> dict[str, Any]:

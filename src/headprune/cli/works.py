@@ -13,13 +13,11 @@ from headprune.experiments.measures import OUT, places
 from headprune.experiments.placeholders import resolved
 from headprune.experiments.work import Context, Result, works
 
-INTERRUPTED = 130  # what a command gives back after Ctrl-C
-
 
 @works.add("command")
 def command(context: Context) -> Result:
     """A command of headprune in this process. An interrupted one goes on, because every command does."""
-    from headprune.cli.app import app
+    from headprune.cli.app import INTERRUPTED, app
 
     params = context.params
     asked = [str(params["command"]), *params["arguments"], *_options(params["options"])]

@@ -36,7 +36,7 @@ def heads_to_prune(
             raise MaskError(f"Found a count of {amount}: this model has {total} heads to choose from.")
         return amount if prune is not None else total - amount
     if not 0.0 <= amount <= 1.0:
-        raise MaskError(f"Found a share of {amount}: a share is from 0.0 to 1.0 (write an int for a count).")
+        raise MaskError(f"Found a share of {amount}: a share is from 0.0 to 1.0 (a whole number is a count).")
     share = amount if prune is not None else 1.0 - amount
     if rounding == "ceil":
         return math.ceil(share * total - 1e-9)

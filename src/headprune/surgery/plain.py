@@ -156,7 +156,7 @@ def _uniform(sites: Sequence[Site]) -> None:
         if (site.num_heads, site.num_kv_heads) != (first.num_heads, first.num_kv_heads):
             raise UnsupportedModelError(
                 f"{first.id} has {first.num_heads} {what} and {site.id} has {site.num_heads}: an ordinary config has "
-                'one number for all. Prune as many everywhere (select(..., per="site")).'
+                'one number for all. Prune as many everywhere (select(..., per="site"), or headprune prune --uniform).'
             )
 
 

@@ -68,10 +68,14 @@ def _misfit(site: Site, left: list[tuple[int, ...]], gqa: Gqa | None) -> str:
     asked = f" gqa='{gqa}' was asked for." if gqa else ""
     return (
         f"{site.id} uses grouped-query attention ({site.num_heads} heads, {site.num_kv_heads} groups) and this mask "
-        f"keeps {counts} heads of its groups.{asked} Nearest masks that fit: whole groups {sorted(whole)}, or the same "
-        f'number from each {sorted(even)}. Remove whole groups (select(..., unit="group")), the same number from each '
-        '(unit="query"), or pass gqa="expand".'
+        f"keeps {counts} heads of its groups.{asked} Nearest masks that fit: whole groups {_all(whole, site)}, or the "
+        f'same number from each {_all(even, site)}. Remove whole groups (select(..., unit="group"), --unit group), the '
+        'same number from each (unit="query", --unit query), or pass gqa="expand" (--gqa expand).'
     )
+
+
+def _all(kept: list[int], site: Site) -> str:
+    return f"{sorted(kept)}{' (all of them: nothing goes)' if len(kept) == site.num_heads else ''}"
 
 
 def _nearest(part: tuple[int, ...], group: tuple[int, ...], size: int) -> list[int]:

@@ -84,7 +84,7 @@ def new_translator(shape: Shape, tokenizer: Any, seed: int) -> Any:
 # Adam as the papers have it; `learning_rate` is the peak of the schedule.
 PRESETS: dict[str, Preset] = {
     "tiny": Preset(
-        Shape(layers=2, width=32, heads=4, feed_forward=64, vocabulary=300, positions=64, dropout=0.0),
+        Shape(layers=2, width=32, heads=4, feed_forward=64, vocabulary=300, positions=256, dropout=0.0),
         Recipe(
             epochs=10, learning_rate=5e-3, batch_tokens=400, warmup=20, weight_decay=0.0,
             betas=(0.9, 0.98), epsilon=1e-9,

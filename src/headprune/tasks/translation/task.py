@@ -234,8 +234,9 @@ def _check_lengths(pairs: Pairs, lengths: Sequence[tuple[int, int]], most: int) 
         for side, tokens in zip(("source", "target"), both, strict=True):
             if tokens > most:
                 raise DataError(
-                    f"{pairs.place(row)}: the {side} has {tokens} tokens, the model or --max-length takes {most}. "
-                    "Split the sentence, or raise --max-length if the model allows it."
+                    f"{pairs.place(row)}: the {side} has {tokens} tokens, and {most} is the most, by --max-length or "
+                    "by the positions that the model has. Split the sentence, raise --max-length, or take a model "
+                    "(with train-mt, a --preset) that has more positions."
                 )
 
 
