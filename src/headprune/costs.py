@@ -305,7 +305,8 @@ def mask_for_speedup(
 def _evenly(costs: Costs, together: float) -> Costs:
     """What all sites cost together, divided evenly among their units: for a table that a measurement has refuted."""
     unit = together / sum(len(row) - 1 for row in costs.sites.values())
-    return Costs(costs.kind, costs.total, {site: tuple(n * unit for n in range(len(row))) for site, row in costs.sites.items()})
+    sites = {site: tuple(n * unit for n in range(len(row))) for site, row in costs.sites.items()}
+    return Costs(costs.kind, costs.total, sites)
 
 
 def _measured(model: nn.Module, mask: HeadMask, gqa: Gqa | None, inputs: Mapping[str, Any], rounds: int) -> Hit:
