@@ -80,6 +80,16 @@ def test_the_page_is_made_from_the_stored_figures(on_path):
     assert page.PAGE.read_text() == page.page(json.loads(page.STORED.read_text()))
 
 
+def test_every_row_that_headprune_does_not_lead_says_why(on_path):
+    """Of the stored figures: behind or level, with a reason that is known."""
+    page = peers_module("page")
+    result = json.loads(page.STORED.read_text())
+    told = page.page(result).split("## Where headprune is not ahead")[1].split("\n## ")[0]
+    for row in page.rows(result):
+        assert (f"- {row.title}" in told) == (row.ahead() != "headprune")
+    assert "not known" not in told
+
+
 def test_who_is_ahead_follows_from_the_figures(on_path, made_up):
     """Smaller times, larger speed-ups, right outputs; and the row that headprune loses says why."""
     page = peers_module("page")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent))
-from words import ABOUT, CASES, COMMANDS, STRONG, TITLE, WHY
+from words import ABOUT, CASES, COMMANDS, STRONG, TITLE, WHY, WHY_LEVEL
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STORED, PAGE = ROOT / "benchmarks" / "results" / "peers.json", ROOT / "docs" / "compare.md"
@@ -81,7 +81,7 @@ def page(result: Result) -> str:
     for row in table:
         cells = [row.cells.get(name, "—") for name in names]
         lines.append(f"| {row.title} | {' | '.join(cells)} | {row.ahead()} |")
-    lines += ["", *ABOUT, "", *_control(result), "", "## Where headprune is not ahead", "", *_behind(result, table)]
+    lines += ["", *ABOUT, "", *_control(result), "", "## Where headprune is not ahead", "", *_not_ahead(result, table)]
     lines += ["", *_ways(result), "## What tools said", "", *_errors(result), "## Strong points of the peers", ""]
     for name in names[1:]:
         lines += [f"**{name}**", "", *(f"- {point}" for point in STRONG[name]), ""]
@@ -199,14 +199,17 @@ def _control(result: Result) -> list[str]:
     return [f"headprune ran twice, in two processes; the second against the first (quartiles): {', '.join(told)}."]
 
 
-def _behind(result: Result, table: list[Row]) -> list[str]:
+def _not_ahead(result: Result, table: list[Row]) -> list[str]:
     rows = [row for row in table if "ahead" in row.states.values()]
     lines = []
     for row in rows:
         values = {kind: figure[OURS]["median"] for kind, figure in result["figures"].items() if OURS in figure}
         reason = WHY.get(row.key, "The reason is not known.").format(**values)
         lines.append(f"- {row.title}: {_and([n for n, s in row.states.items() if s == 'ahead'])} ahead. {reason}")
-    return lines or ["Nowhere in this table."]
+    behind = lines or ["Nowhere in this table."]
+    level = [row for row in table if row.ahead().startswith("level")]
+    told = [f"- {row.title}. {WHY_LEVEL.get(row.key, 'The reason is not known.')}" for row in level]
+    return [*behind, "", "Level, and why:", "", *told] if told else behind
 
 
 def _ways(result: Result) -> list[str]:

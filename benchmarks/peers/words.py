@@ -54,6 +54,23 @@ WHY = {
     "seconds has the pruned models side by side.",
 }
 
+# Where nobody is ahead: why no more was to be had, or who else has what it takes.
+WHY_LEVEL = {
+    "score": "Both take one forward and one backward pass.",
+    "forward": "The same heads are gone: the same arithmetic is left.",
+    "speedup": "The same heads are gone: the same arithmetic is left.",
+    "parameters": "A head has the same weights for every tool.",
+    "equal": "Exact is exact; what is left is the rounding of float32.",
+    "reload": "transformers 4 writes `pruned_heads` into the config, which TextPruner uses, too; Torch-Pruning pickles "
+    "the whole model, which headprune will not do: a pickle runs code when it is loaded.",
+    "llama-8-2": "Torch-Pruning knows grouped queries, too, and here it comes to an end.",
+    "gpt2": "`prune_heads` of transformers 4 was written for GPT-2 and BERT.",
+    "phi3": "Torch-Pruning follows the slices of a stacked projection.",
+    "bart": "Torch-Pruning treats cross-attention as it does any other layer.",
+    "quality": "Half of this model's heads can go by any sensible order without a loss that 872 sentences can show. "
+    "With three quarters gone, orders and repairs part: see the [leaderboard](leaderboard.md).",
+}
+
 STRONG = {
     "transformers": [
         "Nothing to install beside transformers 4, and `prune_heads` takes no time to speak of.",
