@@ -85,6 +85,7 @@ def test_a_dry_run_writes_nothing(models, tmp_path, monkeypatch):
 BAD = {
     "unknown head": (["--heads", "encoder.0:9", "--dry-run"], "encoder.0:9"),
     "unknown site": (["--heads", "encoder.7", "--dry-run"], "encoder.7"),
+    "a layer's number": (["--heads", "1:2", "--dry-run"], "Did you mean 'encoder.1'"),
     "nothing chosen": (["--dry-run"], "Say which heads go"),
     "two choices": (["--prune", "1", "--keep", "1", "--dry-run"], "one of"),
     "no place": (["--prune", "1"], "--out"),

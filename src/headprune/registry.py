@@ -18,7 +18,8 @@ def hint(name: str, known: Iterable[str]) -> str:
     """'Did you mean ...?' and the list of what exists, for the end of an error message."""
     names = sorted(known)
     lowered = {known.lower(): known for known in names if len(known) <= LONGEST}
-    near = difflib.get_close_matches(name[:LONGEST].lower(), lowered, n=1)
+    typed = name[:LONGEST].lower()
+    near = difflib.get_close_matches(typed, lowered, n=1) or [k for k in lowered if k.endswith(f".{typed}")]
     guess = f"Did you mean '{lowered[near[0]]}'? " if near else ""
     more = f", … ({len(names)} in all)" if len(names) > 12 else ""
     shown = ", ".join(known[:LONGEST] for known in names[:12]) + more
