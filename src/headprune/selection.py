@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -23,7 +24,7 @@ def select(
     prune: float | int | None = None,
     keep: float | int | None = None,
     per: Per = "model",
-    components: Iterable[str] | None = None,
+    components: str | Iterable[str] | None = None,
     at_least: int = 0,
     unit: Unit = "head",
     normalize: Normalize = "site",
@@ -46,7 +47,7 @@ def select(
             raise MaskError(f"unit='{unit}' needs to know the groups: pass heads=find_heads(model).")
         heads = _plain_map(scores)
     check_fit(scores, heads)
-    wanted = None if components is None else {canonical_component(name) for name in components}
+    wanted = _wanted(components, heads)
     values = scores.normalized(normalize)
     gone: list[HeadId] = []
     for sites in _pools([site for site in heads if wanted is None or site.component in wanted], per):
@@ -59,6 +60,17 @@ def select(
         ranked = sorted((m for m in left if m not in spared), key=lambda members: worth(members, values))
         gone += [head for members in [*off, *ranked[: max(0, amount - len(off))]] for head in members]
     return HeadMask.full(heads).without(*gone)
+
+
+def _wanted(components: str | Iterable[str] | None, heads: HeadMap) -> set[str] | None:
+    """The components whose heads may go; None for all."""
+    if components is None:
+        return None
+    names = [components] if isinstance(components, str) else components
+    wanted, there = {canonical_component(name) for name in names}, {site.component for site in heads}
+    if wanted - there:
+        raise MaskError(f"This model has no {min(wanted - there)} heads; its heads are {', '.join(sorted(there))}.")
+    return wanted
 
 
 def units_of(heads: HeadMap, unit: Unit, scores: HeadScores, normalize: Normalize) -> list[tuple[HeadId, ...]]:
@@ -160,3 +172,6 @@ def check_fit(scores: HeadScores, heads: HeadMap) -> None:
         missing = [index for index in site.kept if row[index] is None]
         if missing:
             raise MaskError(f"{HeadId(site.id, missing[0])} has no score. Score the model that you select heads of.")
+        odd = [index for index in site.kept if not math.isfinite(row[index])]  # type: ignore[arg-type]
+        if odd:
+            raise MaskError(f"The score of {HeadId(site.id, odd[0])} is {row[odd[0]]}; expected a finite number.")

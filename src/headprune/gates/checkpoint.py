@@ -16,19 +16,21 @@ from torch import nn
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.gates.attached import GatedSite, Gates
 from headprune.gates.distributions import Rule, make_gate
-from headprune.gates.placing import ENTRY, VERSION, put_on
+from headprune.gates.placing import ENTRY, VERSION, put_on, unhook
 from headprune.heads import HeadMap
+from headprune.hooks import join_heads_
 from headprune.sites import record
 
 _MARK = "_headprune_gates_installed"
 
 
 def install(modeling_utils: Any) -> None:
-    """Wrap `PreTrainedModel.post_init`, once, after pruned skeletons have been shrunk."""
+    """Wrap `PreTrainedModel.post_init`, once, after pruned skeletons have been shrunk, and `save_pretrained`."""
     cls = modeling_utils.PreTrainedModel
     if _MARK in vars(cls):
         return
     cls.post_init = _with_gates(cls.post_init)
+    cls.save_pretrained = _with_gates_told(cls.save_pretrained)
     setattr(cls, _MARK, True)
 
 
@@ -44,19 +46,54 @@ def _with_gates(original: Callable[..., Any]) -> Callable[..., Any]:
     return post_init
 
 
+def _with_gates_told(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save_pretrained(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        _tell(self)
+        return original(self, *args, **kwargs)
+
+    return save_pretrained
+
+
+def _tell(model: nn.Module) -> None:
+    """The config that is about to be saved tells of the gates that there are, also if they were put on the base model
+    alone, or taken off it."""
+    gated = [path.rpartition(".")[0] for path, part in model.named_modules() if isinstance(part, Gates)]
+    told = getattr(model.config, ENTRY, None)
+    if not gated:
+        if told is not None:
+            delattr(model.config, ENTRY)
+        return
+    if told is not None:
+        return
+    base = record.base_prefix(model).removesuffix(".")
+    entry = getattr(getattr(model.get_submodule(base), "config", None), ENTRY, None) if base else None
+    if gated != [base] or entry is None:
+        raise CheckpointError(
+            f"{gated[0]} has gates of its own, and the config of {type(model).__name__} does not say so: the checkpoint "
+            "would lose them. Attach gates to the model that you save, or take them off (gates.remove_())."
+        )
+    record.write(model, entry, ENTRY)
+
+
 def _attach_from(model: nn.Module, entry: Any) -> None:
-    """Parts of a model are built before the whole, with the same config: the base model takes the gates, and each
-    larger class that is built around it adopts them."""
-    places = _places(entry)
-    found = {place.site.id: record.find_module(model, place.site.output) for place in places}
-    if any(output is None for output in found.values()):
-        if type(model).__name__ in (getattr(model.config, "architectures", None) or ()):
-            raise CheckpointError(
-                f"The checkpoint has gates on blocks that {type(model).__name__} does not have: its config was edited."
-            )
-        return  # a part, such as the encoder alone
+    """Parts of a model are built before the whole, with the same config: a part takes the gates of the blocks that it
+    has, and each larger class that is built around it adopts them, or takes its own if it has more."""
+    every = _places(entry)
+    join_heads_(model)
+    found = {place.site.id: record.find_module(model, place.site.output) for place in every}
     outputs = {site: output[0] for site, output in found.items() if output is not None}
+    if len(outputs) < len(every) and type(model).__name__ in (getattr(model.config, "architectures", None) or ()):
+        raise CheckpointError(
+            f"The checkpoint has gates on blocks that {type(model).__name__} does not have: its config was edited."
+        )
+    if not outputs:
+        return
+    places = [place for place in every if place.site.id in outputs]  # fewer in a part, such as the encoder alone
     gates = next((part for part in model.modules() if isinstance(part, Gates)), None)
+    if gates is not None and len(gates.places) < len(places):
+        unhook(gates.model)
+        gates = None
     if gates is None:
         gates = _made(places, entry)
         put_on(model, gates, outputs)

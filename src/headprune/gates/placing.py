@@ -34,11 +34,16 @@ def site_entry(model: nn.Module, site: Site) -> dict[str, Any]:
     return {**entry, **paths}
 
 
-def take_off(model: nn.Module) -> None:
-    """The model without its gates, whatever they said."""
+def unhook(model: nn.Module) -> None:
+    """The model without its gates; its config may still tell of them."""
     ungate_projections_(model)
     base = model.get_submodule(record.base_prefix(model)[:-1])
     delattr(base, ENTRY)
+
+
+def take_off(model: nn.Module) -> None:
+    """The model without its gates, whatever they said."""
+    unhook(model)
     if getattr(getattr(model, "config", None), ENTRY, None) is not None:
         delattr(model.config, ENTRY)
 

@@ -33,11 +33,13 @@ def heads_to_prune(
         raise MaskError(f"Found {amount!r}: expected a share (a float from 0.0 to 1.0) or a count (an int).")
     if isinstance(amount, int):
         if not 0 <= amount <= total:
-            raise MaskError(f"Found a count of {amount}: this model has {total} heads to choose from.")
+            raise MaskError(f"Found a count of {amount}: there are {total} to choose from.")
         return amount if prune is not None else total - amount
     if not 0.0 <= amount <= 1.0:
         raise MaskError(f"Found a share of {amount}: a share is from 0.0 to 1.0 (a whole number is a count).")
     share = amount if prune is not None else 1.0 - amount
+    if rounding not in ("floor", "ceil"):
+        raise UnknownNameError(f"No rounding called '{rounding}'. {hint(rounding, ('floor', 'ceil'))}")
     if rounding == "ceil":
         return math.ceil(share * total - 1e-9)
     return math.floor(share * total + 1e-9)
@@ -226,7 +228,7 @@ class HeadMask:
     def _checked(self, head: HeadId) -> HeadId:
         if head.site not in self._original:
             raise UnknownNameError(f"This model has no site '{head.site}'. {hint(head.site, self._original)}")
-        if head.index >= self._original[head.site]:
+        if not 0 <= head.index < self._original[head.site]:
             last = self._original[head.site] - 1
             raise UnknownNameError(f"There is no head '{head}': the heads of {head.site} are numbered 0 to {last}.")
         return head
@@ -267,6 +269,9 @@ def _as_list(site: str, indices: object) -> list[int]:
     try:
         if isinstance(indices, str | bytes):
             raise TypeError("found text")
-        return [operator.index(index) for index in indices]  # type: ignore[attr-defined]
+        items = list(indices)  # type: ignore[call-overload]
+        if any("bool" in str(getattr(item, "dtype", type(item))) for item in items):  # of any library
+            raise TypeError("found truth values")
+        return [operator.index(item) for item in items]
     except TypeError as error:
         raise MaskError(f"{site}: found {indices!r}, expected a list of head indices, like [0, 2].") from error

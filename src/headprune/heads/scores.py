@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from headprune.errors import FileFormatError, MaskError
+from headprune.errors import FileFormatError, MaskError, UnknownNameError
 from headprune.heads import files
 from headprune.heads.headmap import HeadMap
 from headprune.heads.ids import HeadId
+from headprune.registry import hint
 
 _COMPARABLE = ("ablation", "curvature", "metric-ablation", "random", "reconstruction", "sensitivity-entropy")
 
@@ -41,6 +42,8 @@ class HeadScores:
         sums: dict[str, Row] = {}
         for site in heads:
             row: list[float | None] = [None] * site.original_num_heads
+            if site.id not in values:
+                raise MaskError(f"Found no numbers for {site.id}; expected {site.num_heads}, one for each head.")
             given = list(values[site.id])
             if len(given) != site.num_heads:
                 raise MaskError(f"{site.id} has {site.num_heads} heads, found {len(given)} numbers for it.")
@@ -94,6 +97,8 @@ class HeadScores:
 
     def normalized(self, by: Literal["site", "none"] = "site") -> dict[str, Row]:
         """The view that selection uses: each site's scores divided by their L2 norm (Michel et al.)."""
+        if by not in ("site", "none"):
+            raise UnknownNameError(f"No normalisation called '{by}'. {hint(by, ('site', 'none'))}")
         if by == "none":
             return self.scores
         rows = {}

@@ -141,7 +141,7 @@ def _fitted_in_place(
             walk = Walk(job, losing, batches, mask)
             for site in walk.sites:
                 tell(site.id)
-                moments = walk.moments(site)
+                moments = walk.moments(site).checked(site)
                 full = projection_of(job.model, site)
                 places = {head: place for place, head in enumerate(site.kept)}
                 kept = [places[head] for head in mask.kept(site.id)]
@@ -180,7 +180,8 @@ def write_projection_(model: nn.Module, site: Site, fit: Fit) -> bool:
             f"{site.id} has an output projection without a bias that cannot be given one ({type(module).__name__}). "
             "Use method='least-squares'."
         )
-    module.bias = nn.Parameter(fit.bias.to(device=weight.device, dtype=weight.dtype))
+    learns = projections.parameter(module).requires_grad  # a frozen model stays frozen
+    module.bias = nn.Parameter(fit.bias.to(device=weight.device, dtype=weight.dtype), requires_grad=learns)
     return True
 
 

@@ -14,6 +14,7 @@ from headprune.errors import DataError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, heads_to_prune
 from headprune.heads.mask import Unit
 from headprune.masking import masked
+from headprune.recovery.fits import recoveries
 from headprune.recovery.run import repaired
 from headprune.scoring.job import Job, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss
@@ -66,6 +67,8 @@ def search(
     """
     if way.rounds < 1 or way.swaps < 0:
         raise MaskError(f"Found {way.rounds} rounds and {way.swaps} swaps; expected at least one round and no fewer.")
+    if way.recover is not None:
+        recoveries[way.recover]  # a hint for a wrong name, before anything is done
     model = unwrapped(model)
     found = heads if heads is not None else find_heads(model)
     device = next(model.parameters()).device

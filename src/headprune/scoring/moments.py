@@ -38,6 +38,15 @@ class Moments:
         self.total += exact.sum(0)
         self.second += exact.T @ exact
 
+    def checked(self, site: Site) -> Moments:
+        """One number that is not finite would be in every weight that is fitted."""
+        if not bool(self.second.isfinite().all()):
+            raise DataError(
+                f"What the heads of {site.id} write on the calibration data is not finite (in half precision a number "
+                "may be too large). Look for the example, or load the model in float32 or bfloat16."
+            )
+        return self
+
     @property
     def mean(self) -> Tensor:
         return self.total / self.count
@@ -109,7 +118,7 @@ def moments_of(
             stop_after = usual  # otherwise how often blocks run depends on the input (pictures, streams)
     if any(not moments.count for moments in found.values()):
         raise DataError("The calibration data has no batch that reaches every site. Check the file and its filters.")
-    return found
+    return {site.id: found[site.id].checked(site) for site in sites}
 
 
 @dataclass

@@ -260,6 +260,9 @@ def _bare_parameters(
         weight = name.removesuffix("bias") + "weight"
         if name.endswith("bias") and weight in found and found[weight][0] == 0:
             found[name] = found[weight]
+        parts = [name.replace("in_proj_bias", f"{part}_proj_weight") for part in "qkv"]
+        if name.endswith("in_proj_bias") and all(part in found and found[part][0] == 0 for part in parts):
+            found[name] = (0, torch.cat([found[part][1] for part in parts], dim=1))  # one bias for three weights
     return found
 
 

@@ -190,6 +190,7 @@ def _kind(neurons: Tensor, made: Tensor) -> str | None:
     (flipped,) = torch.autograd.grad(neurons, made, back * signs, retain_graph=True)
     kinds = {"one": signs} if width == size else {"halves": signs.repeat(2), "pairs": signs.repeat_interleave(2)}
     for kind, pattern in kinds.items():
-        if torch.allclose(flipped, plain * pattern, rtol=1e-4, atol=1e-6 * float(plain.abs().max())):
+        expected = plain * pattern.to(plain)  # which a model that mixes precisions has in another type than its neurons
+        if torch.allclose(flipped, expected, rtol=1e-4, atol=1e-6 * float(plain.abs().max())):
             return kind
     return None

@@ -26,9 +26,12 @@ def repairs(model: nn.Module, anatomy: Anatomy, cut: Cut) -> Iterator[Edits]:
     known = width_followed_by(model.get_submodule(anatomy.attention))
     if known is None:
         for attributes in (counts, both) if widths else (counts,):
-            yield Edits(attributes=attributes)
+            ways = [Edits(attributes=attributes)]
             if view:
-                yield Edits(attributes=attributes, configs={anatomy.attention: view})
+                ways.append(Edits(attributes=attributes, configs={anatomy.attention: view}))
+            # What an emptied site answers does not depend on its keys and values, so that any way would do; but a cache
+            # keeps them, and by the shape of those of the first layer it counts the tokens that it has seen.
+            yield from reversed(ways) if cut.is_empty else ways
     whole = known.whole if known is not None else anatomy.heads * anatomy.head_dim
     follow = {anatomy.attention: Width(whole, max(1, len(cut.positions)), anatomy.head_dim)}
     yield Edits(attributes=counts, reshapes=follow)

@@ -160,7 +160,7 @@ def _kept_channels(owners: Tensor, cut: Cut, where: str) -> list[int]:
             "known whose they are. Pass an example with real inputs (example=…)."
         )
     if cut.expand:
-        return _expanded(owners, cut.positions)
+        return _expanded(owners, cut)
     return owners[cut.positions].any(0).nonzero().flatten().tolist()
 
 
@@ -182,12 +182,15 @@ def _completed(owners: Tensor) -> Tensor:
     return fitting[0] == torch.arange(heads)[:, None] if len(fitting) == 1 else owners
 
 
-def _expanded(owners: Tensor, positions: Sequence[int]) -> list[int]:
+def _expanded(owners: Tensor, cut: Cut) -> list[int]:
     """Channels after giving every kept head its own copy of its group's keys and values."""
     blocks: list[tuple[tuple[int, ...], list[int]]] = []
+    has_queries = bool((owners.sum(0) == 1).any())
     for channel in range(owners.shape[1]):
         members = tuple(owners[:, channel].nonzero().flatten().tolist())
-        if blocks and blocks[-1][0] == members:
+        # Behind the queries, keys and values of a single group are one run of channels that all heads share.
+        is_full = has_queries and len(members) == len(owners) and len(blocks[-1][1]) == cut.site.head_dim
+        if blocks and blocks[-1][0] == members and not is_full:
             blocks[-1][1].append(channel)
         else:
             blocks.append((members, [channel]))
@@ -195,7 +198,7 @@ def _expanded(owners: Tensor, positions: Sequence[int]) -> list[int]:
     segment: list[tuple[tuple[int, ...], list[int]]] = []
     for block in [*blocks, None]:  # a segment (all queries, all keys, all values) runs through the heads once
         if block is None or (segment and block[0][0] <= segment[-1][0][0]):
-            for head in positions:
+            for head in cut.positions:
                 keep += [c for members, channels in segment if head in members for c in channels]
             segment = []
         if block is not None:

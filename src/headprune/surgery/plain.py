@@ -172,7 +172,7 @@ def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
     weights, places = model.state_dict(), plain.state_dict()
     for key in [*places, *weights]:
         if key in weights and key in places and weights[key].shape != places[key].shape:
-            weights[key] = _cut_table(weights[key], places[key], heads)
+            weights[key] = _cut_table(key, weights[key], places[key], heads)
         found, wanted = (tuple(table[key].shape) if key in table else None for table in (weights, places))
         if found != wanted:
             raise UnsupportedModelError(
@@ -188,7 +188,7 @@ def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
     return plain.eval()
 
 
-def _cut_table(table: torch.Tensor, wanted: torch.Tensor, heads: HeadMap) -> torch.Tensor:
+def _cut_table(key: str, table: torch.Tensor, wanted: torch.Tensor, heads: HeadMap) -> torch.Tensor:
     """A table with an entry for every original head, which layers share (T5's positions): if all layers keep the same
     heads, theirs are left of it."""
     heads = heads.attention
@@ -197,7 +197,15 @@ def _cut_table(table: torch.Tensor, wanted: torch.Tensor, heads: HeadMap) -> tor
         dim for dim in range(table.dim()) if table.dim() == wanted.dim() and table.shape[dim] != wanted.shape[dim]
     ]
     every = {site.original_num_heads for site in heads}
-    if len(kept) != 1 or len(different) != 1 or every != {table.shape[different[0]]}:
+    if len(different) != 1 or every != {table.shape[different[0]]}:
         return table
+    if len(kept) != 1:
+        first = heads.sites[0]
+        other = next(site for site in heads if site.kept != first.kept)
+        raise UnsupportedModelError(
+            f"Layers share {key}, which has an entry for every head, and {first.id} keeps the heads "
+            f"{list(first.kept)} where {other.id} keeps {list(other.kept)}: in an ordinary checkpoint every layer must "
+            "keep the same heads."
+        )
     index = torch.tensor(next(iter(kept)), device=table.device)
     return table.index_select(different[0], index)

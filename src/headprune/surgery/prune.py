@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -242,8 +242,7 @@ def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite
                 return edits, journal
             problems.append(f"outputs differ by {gap.largest:.1e}")
         journal.roll_back()
-    told = f"{problems[0]}. Its heads are coupled in a way that removal changes, or its code counts on their width"
-    refusal = _refusal(model, anatomy, cut, dissect.coupling(model, anatomy) or told)
+    refusal = _refusal(model, anatomy, cut, _why_not(model, anatomy, cut, expected, problems[0]))
     for problem in problems:
         refusal.add_note(problem)
     raise refusal
@@ -269,6 +268,18 @@ def _remove_neurons(model: nn.Module, part: FeedForward, cut: Cut, empty_site: E
         f"{cut.site.id} of {type(model).__name__} ({part.output}) cannot be pruned exactly: outputs differ by "
         f"{gap.largest:.1e}, so something else reads its neurons. The model was left as it was."
     )
+
+
+def _why_not(
+    model: nn.Module, anatomy: Anatomy, cut: Cut, expected: Sequence[torch.Tensor], problem: str
+) -> str:
+    """What is known of the reason, when no way to repair the counts was right."""
+    if not all(bool(answer.isfinite().all()) for answer in expected):
+        return "what it answers is not finite, so that nothing can be compared. Look at its weights, and the example"
+    if cut.expand:
+        return f"{problem}. headprune cannot give every head keys and values of its own in a projection that has this order"
+    told = f"{problem}. Its heads are coupled in a way that removal changes, or its code counts on their width"
+    return dissect.coupling(model, anatomy) or told
 
 
 def _refusal(model: nn.Module, anatomy: Anatomy, cut: Cut, why: str) -> UnsupportedModelError:

@@ -68,7 +68,8 @@ class SlicedMultihead(nn.Module):
 
     def __init__(self, original: nn.MultiheadAttention) -> None:
         super().__init__()
-        for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"):
+        packed = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias")
+        for name in (*packed, "bias_k", "bias_v"):
             self.register_parameter(name, getattr(original, name))
         self.out_proj = nn.Linear(1, 1)
         self.out_proj = original.out_proj
@@ -77,6 +78,7 @@ class SlicedMultihead(nn.Module):
         self.head_dim = original.head_dim
         self.dropout = original.dropout
         self.batch_first = original.batch_first
+        self.add_zero_attn = original.add_zero_attn
         self._qkv_same_embed_dim = False  # keeps nn.TransformerEncoderLayer from its fast path, which knows one width
         self.train(original.training)
 
@@ -97,7 +99,11 @@ class SlicedMultihead(nn.Module):
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         q, k, v = self._projected(query, key, value)  # (batch, heads, length, width)
-        bias = self._bias(q, k, key_padding_mask, attn_mask)
+        bias = self._bias(q, key_padding_mask, attn_mask)
+        seen = k.shape[-2]
+        k, v = self._with_own_entries(k, self.bias_k), self._with_own_entries(v, self.bias_v)
+        if bias is not None:
+            bias = F.pad(bias, (0, k.shape[-2] - seen))  # which no mask hides
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
@@ -124,11 +130,19 @@ class SlicedMultihead(nn.Module):
             for x, weight, bias in zip((query, key, value), parts, biases, strict=True)
         ]
 
-    def _bias(self, q: Tensor, k: Tensor, padding: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    def _with_own_entries(self, x: Tensor, learned: Tensor | None) -> Tensor:
+        """Keys or values, with the entries that are no input's: a learned one, and zeros."""
+        batch, heads, _, width = x.shape
+        if learned is not None:
+            x = torch.cat([x, learned.view(1, heads, 1, width).expand(batch, -1, -1, -1)], dim=2)
+        return torch.cat([x, x.new_zeros(batch, heads, 1, width)], dim=2) if self.add_zero_attn else x
+
+    def _bias(self, q: Tensor, padding: Tensor | None, mask: Tensor | None) -> Tensor | None:
         """Both masks as one additive bias (batch, heads, queries, keys)."""
         total = None
         if padding is not None:
-            total = _additive(padding, q.dtype)[:, None, None, :]
+            rows = padding if padding.dim() == 2 else padding[None]  # of an input without a batch
+            total = _additive(rows, q.dtype)[:, None, None, :]
         if mask is not None:
             added = _additive(mask, q.dtype)
             if added.dim() == 3:
