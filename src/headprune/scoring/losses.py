@@ -59,7 +59,9 @@ def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tupl
             "The model computed no loss: its batches need labels. Add them, or pass loss=, a function(outputs, batch)."
         )
     if not bool(own.detach().isfinite().all()):
-        raise DataError(f"The model's loss is {float(own.detach())} on the first batch. Look at its weights and inputs.")
+        raise DataError(
+            f"The model's loss is {float(own.detach())} on the first batch. Look at its weights and inputs."
+        )
     gaps: list[tuple[float, Callable[[Any, Batch], tuple[Tensor, Tensor]]]] = []
     for arrangement in _ARRANGEMENTS:
         try:

@@ -270,9 +270,7 @@ def _remove_neurons(model: nn.Module, part: FeedForward, cut: Cut, empty_site: E
     )
 
 
-def _why_not(
-    model: nn.Module, anatomy: Anatomy, cut: Cut, expected: Sequence[torch.Tensor], problem: str
-) -> str:
+def _why_not(model: nn.Module, anatomy: Anatomy, cut: Cut, expected: Sequence[torch.Tensor], problem: str) -> str:
     """What is known of the reason, when no way to repair the counts was right."""
     if not all(bool(answer.isfinite().all()) for answer in expected):
         return "what it answers is not finite, so that nothing can be compared. Look at its weights, and the example"

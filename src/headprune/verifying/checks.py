@@ -58,6 +58,11 @@ class Subject:
         """Every site without one head, or without one group where heads share keys and values."""
         return one_unit_fewer(self.heads)
 
+    @property
+    def ends(self) -> set[str]:
+        """The first and the last site."""
+        return {self.heads.sites[0].id, self.heads.sites[-1].id}
+
     @cached_property
     def batch(self) -> dict[str, Any]:
         return padded(self.built.batch)
@@ -85,14 +90,15 @@ def one_unit_fewer(heads: HeadMap, which: int = 0) -> HeadMask:
     return HeadMask.full(heads).without(*gone)
 
 
-def padded(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The same batch with the end of its second text hidden, where it has a mask and nothing but text."""
+def padded(batch: Mapping[str, Any], *, left: bool = False) -> dict[str, Any]:
+    """The same batch with the end of its second text hidden (or its beginning, as for writing on), where it has a mask
+    and nothing but text."""
     mask = batch.get("attention_mask")
     text = {"input_ids", "attention_mask", "decoder_input_ids"}
     if not isinstance(mask, Tensor) or mask.dim() != 2 or not batch.keys() <= text:
         return dict(batch)
     hidden = mask.clone()
-    hidden[1, mask.shape[1] // 2 + 1 :] = 0
+    hidden[1, slice(2) if left else slice(mask.shape[1] // 2 + 1, None)] = 0
     return {**batch, "attention_mask": hidden}
 
 
@@ -157,8 +163,7 @@ def _reloaded(subject: Subject) -> None:
 def _emptied(subject: Subject) -> None:
     """The first and the last site without heads, and all of them: as with all heads masked, no layer of width zero."""
     full = HeadMask.full(subject.heads)
-    ends = {subject.heads.sites[0].id, subject.heads.sites[-1].id}
-    for mask in (full.without(*ends), HeadMask.empty(subject.heads)):
+    for mask in (full.without(*subject.ends), HeadMask.empty(subject.heads)):
         pruned = subject.pruned(mask)
         _same(subject.answer(pruned), subject.masked_answer(mask), "emptied and masked")
         if _zero_widths(pruned) > _zero_widths(subject.model):
@@ -172,8 +177,7 @@ def _zero_widths(model: nn.Module) -> int:
 @_check("emptied and reloaded")
 def _emptied_reloaded(subject: Subject) -> None:
     """Saved = loaded with sites that lost all their heads."""
-    ends = {subject.heads.sites[0].id, subject.heads.sites[-1].id}
-    _round_trip(subject, subject.one_fewer.without(*ends))
+    _round_trip(subject, subject.one_fewer.without(*subject.ends))
 
 
 @_check("pruned twice")
@@ -190,26 +194,36 @@ def _twice(subject: Subject) -> None:
 
 @_check("generates")
 def _generates(subject: Subject) -> None:
-    """The pruned model writes the masked model's text, with a cache and without."""
+    """The pruned model writes the masked model's text, with a cache and without, also where sites are empty."""
     if not getattr(subject.model, "can_generate", lambda: False)() or "input_ids" not in subject.built.batch:
         raise NotApplicableError
-    prompt = {k: v for k, v in subject.built.batch.items() if k != "decoder_input_ids"}
+    prompt = padded({k: v for k, v in subject.built.batch.items() if k != "decoder_input_ids"}, left=True)
     settings: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
-    pruned = subject.pruned(subject.one_fewer)
-    for use_cache in (True, False):
-        try:
-            with masked(subject.model, subject.one_fewer, heads=subject.heads):
-                expected = _text(subject.model, prompt, {**settings, "use_cache": use_cache})
-        except Exception as error:  # the whole model does not write from such a prompt either
-            raise NotApplicableError from error
-        if _text(pruned, prompt, {**settings, "use_cache": use_cache}) != expected:
-            raise VerificationError(f"the pruned model writes another text than the masked one, {use_cache=}")
+    firsts = {site.component: site.id for site in reversed(subject.heads.sites)}  # by which a cache counts
+    for mask in (subject.one_fewer, subject.one_fewer.without(*firsts.values())):
+        pruned = subject.pruned(mask)
+        for use_cache in (True, False):
+            try:
+                with masked(subject.model, mask, heads=subject.heads):
+                    expected = _written(subject.model, prompt, {**settings, "use_cache": use_cache})
+            except Exception as error:  # the whole model does not write from such a prompt either
+                raise NotApplicableError from error
+            found = _written(pruned, prompt, {**settings, "use_cache": use_cache})
+            if found.text != expected.text:
+                raise VerificationError(f"the pruned model writes another text than the masked one, {use_cache=}")
+            _same(found.logits, expected.logits, f"what is behind the same text, {use_cache=}")
 
 
-def _text(model: Any, prompt: dict[str, Any], settings: dict[str, Any]) -> Any:
+@dataclass(frozen=True)
+class _Written:
+    text: Any
+    logits: tuple[Tensor, ...]  # a tiny model may write one text with whatever is in its cache; its numbers tell
+
+
+def _written(model: Any, prompt: dict[str, Any], settings: dict[str, Any]) -> _Written:
     torch.manual_seed(0)
-    written = model.generate(**prompt, **settings)
-    return getattr(written, "sequences", written).tolist()
+    written = model.generate(**prompt, **settings, output_logits=True, return_dict_in_generate=True)
+    return _Written(getattr(written, "sequences", written).tolist(), getattr(written, "logits", None) or ())
 
 
 @_check("eager")
