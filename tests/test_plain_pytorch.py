@@ -49,7 +49,23 @@ def padding():
     return hidden
 
 
+class Reader(nn.Module):
+    """One attention module with options that few use: entries of its own, keys and values of other widths."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True, **options)
+        self.out = nn.Linear(32, 8)
+
+    def forward(self, text, picture, padding=None):
+        return self.out(self.attention(text, picture, picture, key_padding_mask=padding)[0])
+
+
+READ = {"text": torch.randn(2, 5, 32), "picture": torch.randn(2, 7, 32)}
 CASES = {
+    "learned entries": (lambda: Reader(add_bias_kv=True), READ),
+    "entries of zeros": (lambda: Reader(add_zero_attn=True, add_bias_kv=True), READ),
+    "other widths": (lambda: Reader(kdim=16, vdim=16), READ | {"picture": torch.randn(2, 7, 16)}),
     "encoder-decoder": (Translator, {"src": torch.randn(2, 7, 32), "tgt": torch.randn(2, 5, 32)}),
     "encoder": (Encoder, {"src": torch.randn(2, 7, 32)}),
     "sequence first": (lambda: Encoder(batch_first=False), {"src": torch.randn(7, 2, 32)}),
@@ -100,3 +116,14 @@ def test_a_refused_pruning_gives_the_nested_tensors_back():
     with tried(model, hp.HeadMask.full(heads).without("encoder.0:1"), example=batch):
         assert model.encoder.use_nested_tensor is False
     assert model.encoder.use_nested_tensor is before
+
+
+def test_an_input_without_a_batch_may_have_padding():
+    """One row of it, as PyTorch takes it."""
+    model = large(Encoder())
+    mask = hp.HeadMask.full(heads := hp.find_heads(model, CASES["encoder"][1])).without("encoder.0:1")
+    row, hidden = torch.randn(7, 32), padding()[1]
+    with torch.no_grad(), hp.masked(model, mask, heads=heads):
+        expected = model(row, hidden)
+    hp.prune_(model, mask, example=CASES["encoder"][1])
+    assert difference(model(row, hidden), expected).is_small

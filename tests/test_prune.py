@@ -333,3 +333,15 @@ def test_nothing_of_an_emptied_block_is_left_but_its_output_bias():
     hp.prune_(model, hp.HeadMask.full(heads).without(heads.sites[0].id))
     assert [name for name, _ in model.named_parameters() if name.startswith(block)] == [f"{block}o_proj.bias"]
     assert not [name for name in model.state_dict() if name.startswith(block) and "persistent" in name]
+
+
+def test_expanding_one_group_in_a_fused_projection():
+    """Its keys and values lie side by side, and all heads own both; Falcon's code knows but one group for all."""
+    for family, options in (("phi3", {"num_key_value_heads": 1}), ("falcon", {"multi_query": True})):
+        model = AutoModelForCausalLM.from_config(tiny_config(family, **options)).eval()
+        mask = hp.HeadMask.full(hp.find_heads(model)).without("decoder.0:1", "decoder.1:0")
+        if family == "phi3":
+            check_equal(model, mask, gqa="expand")
+        else:
+            with pytest.raises(UnsupportedModelError, match="cannot expand a projection"):
+                hp.prune_(model, mask, gqa="expand")

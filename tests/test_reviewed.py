@@ -404,3 +404,51 @@ def test_plain_pytorch_attention_on_raw_inputs():
         hp.prune_(model, mask, example={"x": x})
         with torch.no_grad():
             assert torch.allclose(model(x), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["phi3", "llama", "gpt2"])
+def test_a_cache_counts_tokens_although_its_first_layer_is_empty(family):
+    """In two steps as in one; Phi-3 reads the number of heads from the config while it runs."""
+    config = tiny_config(family)
+    config.sliding_window = None
+    model = AutoModelForCausalLM.from_config(config).eval()
+    hp.prune_(model, full(model).without("decoder.0"))
+    tokens = torch.tensor([[3, 4, 5, 6, 7, 8, 9, 10]])
+    with torch.no_grad():
+        whole = model(input_ids=tokens).logits[:, 4:]
+        first = model(input_ids=tokens[:, :4], use_cache=True)
+        assert first.past_key_values.get_seq_length() == 4
+        second = model(input_ids=tokens[:, 4:], past_key_values=first.past_key_values)
+    assert difference(second.logits, whole).is_small
+
+
+def test_lora_leaves_out_the_projection_of_an_emptied_site():
+    """By its name, as the page of pitfalls says."""
+    from peft import LoraConfig, get_peft_model
+
+    model = tiny_model("llama")
+    hp.prune_(model, full(model).without("decoder.0"))
+    left_out = [site.output for site in hp.find_heads(model) if not site.num_heads]
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj", "o_proj"], exclude_modules=left_out))
+    assert {name.split(".layers.")[1][0] for name, p in adapted.named_parameters() if p.requires_grad} == {"1"}
+
+
+def test_a_model_that_is_broken_is_not_said_to_be_coupled():
+    """Weights that are not finite give answers that equal nothing."""
+    model = tiny_model("bert")
+    with torch.no_grad():
+        model.bert.encoder.layer[0].attention.self.value.weight[0, 0] = float("nan")
+    with pytest.raises(HeadpruneError, match="not finite"):
+        hp.prune_(model, full(model).without("encoder.0:1"))
+    with pytest.raises(HeadpruneError, match="loss is nan"):
+        hp.score(model, [{"input_ids": torch.tensor([[3, 4, 5]]), "labels": torch.tensor([1])}])
+
+
+def test_neurons_of_a_model_that_mixes_precisions_are_found():
+    """T5 in half precision keeps the last projection of its feed-forward parts in float32."""
+    model = tiny_model("t5").half()
+    expected = [site.id for site in hp.find_heads(model, neurons=True).neurons]
+    for name, module in model.named_modules():
+        if name.endswith(".wo"):
+            module.float()
+    assert [site.id for site in hp.find_heads(model, neurons=True).neurons] == expected != []

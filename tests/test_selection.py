@@ -97,3 +97,23 @@ def test_heads_that_are_off_stay_off_and_count():
     new = scores_of(TWO, encoder_0=[1.0, 2.0, 3.0, 99.0], encoder_1=[99.0, 1.0, 2.0, 3.0])
     assert select(new, prune=4, start=start).to_dict() == {"encoder.0": [1, 2], "encoder.1": [2, 3]}
     assert select(new, prune=1, start=start) == start
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_scores_that_are_no_numbers_are_refused(odd):
+    """One of them would decide which of the others go."""
+    with pytest.raises(MaskError, match=r"encoder\.0:1 is"):
+        select(scores_of(TWO, encoder_0=[4.0, odd, 2.0, 1.0], encoder_1=[1.0, 2.0, 3.0, 4.0]), prune=3)
+
+
+def test_what_nobody_can_mean_is_refused():
+    """Names of options, components that the model does not have, sites without numbers."""
+    with pytest.raises(UnknownNameError, match="Did you mean 'site'"):
+        select(SCORES, prune=1, normalize="sites")
+    with pytest.raises(UnknownNameError, match="No rounding called 'up'"):
+        select(SCORES, prune=0.3, rounding="up")
+    with pytest.raises(MaskError, match="no decoder heads; its heads are encoder"):
+        select(SCORES, prune=1, components=["decoder"])
+    with pytest.raises(MaskError, match=r"no numbers for encoder\.1"):
+        scores_of(TWO, encoder_0=[1, 2, 3, 4])
+    assert select(SCORES, prune=2, components="encoder") == select(SCORES, prune=2, components=["ES"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -317,3 +319,13 @@ def test_what_is_no_site_is_told(site):
     """As for heads."""
     with pytest.raises(HeadpruneError, match="is not the name of a site"):
         SiteName.parse(site)
+
+
+def test_truth_values_are_no_indices():
+    """[False, True] is not "the heads 0 and 1", whatever library it comes from."""
+    for flags in ([False, True], torch.tensor([False, True]), np.array([False, True])):
+        with pytest.raises(MaskError, match="expected a list of head indices"):
+            HeadMask.from_dict(TWO, {"encoder.0": flags})
+    assert HeadMask.from_dict(TWO, {"encoder.0": torch.tensor([1, 0])}).kept("encoder.0") == (0, 1)
+    with pytest.raises(UnknownNameError, match="numbered 0 to 3"):
+        HeadMask.full(TWO).without(HeadId("encoder.0", -1))

@@ -8,12 +8,21 @@ import warnings
 
 import pytest
 import torch
-from transformers import BertForSequenceClassification, LlamaForCausalLM, OPTForCausalLM
+from transformers import (
+    BertForSequenceClassification,
+    CLIPModel,
+    LlamaForCausalLM,
+    OPTForCausalLM,
+    T5EncoderModel,
+    T5ForConditionalGeneration,
+    XLNetForSequenceClassification,
+)
 from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app
-from headprune.errors import DataError, GateError, MaskError
+from headprune.comparing import difference
+from headprune.errors import CheckpointError, DataError, GateError, MaskError
 from headprune.gates.distributions import HardConcrete
 from headprune.hooks import is_gated
 from headprune.sites.example import example_inputs
@@ -197,3 +206,46 @@ def test_checkpoints_of_another_run_are_not_resumed(tmp_path):
     call(*words, "--lr", 1e-3)
     with pytest.raises(DataError, match="another model, other data or other settings"):
         call(*words, "--lr", 1e-5)
+
+
+def reloaded(model, tmp_path, cls=None):
+    for gates in [part for part in model.modules() if isinstance(part, hp.Gates)]:
+        for parameter in gates.parameters():
+            parameter.data.uniform_(-3, 3)
+    model.eval().save_pretrained(tmp_path)
+    return (cls or type(model)).from_pretrained(tmp_path).eval()
+
+
+def same(first, second, batch):
+    with torch.no_grad():
+        return difference(first(**batch)[0], second(**batch)[0]).is_small
+
+
+def test_gates_on_the_base_model_are_saved_with_the_whole(bert, tmp_path):
+    """And are told of no longer when they are gone."""
+    gates = hp.attach_gates(bert.bert)
+    batch = example_inputs(bert)
+    assert same(reloaded(bert, tmp_path / "gated"), bert, batch)
+    quietly(gates.remove_)
+    again = reloaded(bert, tmp_path / "pruned")
+    assert not is_gated(again)
+    assert same(again, bert, batch)
+
+
+def test_gates_on_another_part_are_not_lost_in_silence(tmp_path):
+    """The config of the whole has no place for them."""
+    model = CLIPModel(tiny_config("clip"))
+    hp.attach_gates(model.vision_model)
+    with pytest.raises(CheckpointError, match="vision_model has gates of its own"):
+        model.save_pretrained(tmp_path)
+
+
+def test_a_part_of_a_gated_model_has_its_gates(tmp_path):
+    """The encoder of T5; and XLNet, whose heads have no projection until they are joined."""
+    whole = T5ForConditionalGeneration(tiny_config("t5"))
+    hp.attach_gates(whole)
+    batch = {"input_ids": torch.tensor([[3, 4, 5]])}
+    assert same(reloaded(whole, tmp_path / "t5", T5EncoderModel), whole.encoder, batch)
+    xlnet = XLNetForSequenceClassification(tiny_config("xlnet"))
+    hp.attach_gates(xlnet)
+    assert same(reloaded(xlnet, tmp_path / "xlnet"), xlnet, batch)

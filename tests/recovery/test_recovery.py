@@ -313,3 +313,24 @@ def test_targets_are_padded_by_their_own_mask():
     assert real_positions(batch, "cross", like, has_encoder=True).tolist() == [[1, 1, 1, 0]]
     assert real_positions(batch, "decoder", like, has_encoder=True).tolist() == [[1, 1, 1, 0]]
     assert real_positions(batch, "decoder", like, has_encoder=False).tolist() == [[1, 1, 0, 0]]  # alone, it reads it
+
+
+def test_calibration_data_that_is_not_finite_is_refused():
+    """One number would be in every weight; the model stays as it was."""
+    model = tiny_model("bert")
+    before = copy.deepcopy(model.state_dict())
+    bad = torch.randn(1, 8, model.config.hidden_size)
+    bad[0, 3, 0] = float("inf")
+    with pytest.raises(DataError, match=r"encoder\.0 write on the calibration data is not finite"):
+        hp.recover_(model, half(model), [*batches_for(model), {"inputs_embeds": bad}])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_bias_that_is_added_to_a_frozen_model_is_frozen():
+    """As it is when the model is loaded again."""
+    for frozen in (True, False):
+        model = tiny_model("llama").requires_grad_(not frozen)
+        hp.recover_(model, half(model), batches_for(model), method="bias")
+        biases = [p for name, p in model.named_parameters() if name.endswith("o_proj.bias")]
+        assert biases
+        assert all(bias.requires_grad is not frozen for bias in biases)

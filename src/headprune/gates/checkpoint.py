@@ -70,8 +70,8 @@ def _tell(model: nn.Module) -> None:
     entry = getattr(getattr(model.get_submodule(base), "config", None), ENTRY, None) if base else None
     if gated != [base] or entry is None:
         raise CheckpointError(
-            f"{gated[0]} has gates of its own, and the config of {type(model).__name__} does not say so: the checkpoint "
-            "would lose them. Attach gates to the model that you save, or take them off (gates.remove_())."
+            f"{gated[0]} has gates of its own, which the config of {type(model).__name__} does not tell of: they would "
+            "be lost. Attach gates to the model that you save, or take them off (gates.remove_())."
         )
     record.write(model, entry, ENTRY)
 

@@ -152,6 +152,9 @@ def _fitted_in_place(
     except BaseException:
         undo()
         raise
+    for name in added:  # a frozen model stays frozen; while it was being repaired, all of it was
+        module: Any = job.model.get_submodule(job.heads[name].output)
+        module.bias.requires_grad_(projections.parameter(module).requires_grad)
     return report, added, undo
 
 
@@ -180,8 +183,7 @@ def write_projection_(model: nn.Module, site: Site, fit: Fit) -> bool:
             f"{site.id} has an output projection without a bias that cannot be given one ({type(module).__name__}). "
             "Use method='least-squares'."
         )
-    learns = projections.parameter(module).requires_grad  # a frozen model stays frozen
-    module.bias = nn.Parameter(fit.bias.to(device=weight.device, dtype=weight.dtype), requires_grad=learns)
+    module.bias = nn.Parameter(fit.bias.to(device=weight.device, dtype=weight.dtype))
     return True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import torch

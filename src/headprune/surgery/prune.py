@@ -275,7 +275,7 @@ def _why_not(model: nn.Module, anatomy: Anatomy, cut: Cut, expected: Sequence[to
     if not all(bool(answer.isfinite().all()) for answer in expected):
         return "what it answers is not finite, so that nothing can be compared. Look at its weights, and the example"
     if cut.expand:
-        return f"{problem}. headprune cannot give every head keys and values of its own in a projection that has this order"
+        return f"{problem}. headprune cannot expand a projection in which queries, keys and values come in this order"
     told = f"{problem}. Its heads are coupled in a way that removal changes, or its code counts on their width"
     return dissect.coupling(model, anatomy) or told
 

@@ -66,6 +66,9 @@ def _add_unused_bias(module: nn.Module, width: int) -> None:
 class SlicedMultihead(nn.Module):
     """`nn.MultiheadAttention` with fewer heads than its width allows; same parameter names, same calling convention."""
 
+    bias_k: Tensor | None
+    bias_v: Tensor | None
+
     def __init__(self, original: nn.MultiheadAttention) -> None:
         super().__init__()
         packed = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias")
