@@ -24,7 +24,7 @@ def verify(
         Path | None, typer.Option(help="Folder for families.json and families.md; what is finished there is kept.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes at a time; default: as many as cores.")] = None,
-    limit: Annotated[float, typer.Option(min=1, help="Seconds that one type may take.")] = 120.0,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds that one type may take.")] = 240.0,
     json: Json = False,
 ) -> None:
     """Build a tiny model of each type and check that pruning it is exact."""

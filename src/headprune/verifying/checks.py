@@ -197,18 +197,17 @@ def _generates(subject: Subject) -> None:
     """The pruned model writes the masked model's text, with a cache and without, also where sites are empty."""
     if not getattr(subject.model, "can_generate", lambda: False)() or "input_ids" not in subject.built.batch:
         raise NotApplicableError
-    prompt = padded({k: v for k, v in subject.built.batch.items() if k != "decoder_input_ids"}, left=True)
-    settings: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+    whole = {k: v for k, v in subject.built.batch.items() if k != "decoder_input_ids"}
+    prompt = next((p for p in (padded(whole, left=True), whole) if _writes(subject.model, p)), None)
+    if prompt is None:
+        raise NotApplicableError
     firsts = {site.component: site.id for site in reversed(subject.heads.sites)}  # by which a cache counts
     for mask in (subject.one_fewer, subject.one_fewer.without(*firsts.values())):
         pruned = subject.pruned(mask)
         for use_cache in (True, False):
-            try:
-                with masked(subject.model, mask, heads=subject.heads):
-                    expected = _written(subject.model, prompt, {**settings, "use_cache": use_cache})
-            except Exception as error:  # the whole model does not write from such a prompt either
-                raise NotApplicableError from error
-            found = _written(pruned, prompt, {**settings, "use_cache": use_cache})
+            with masked(subject.model, mask, heads=subject.heads):
+                expected = _written(subject.model, prompt, use_cache=use_cache)
+            found = _written(pruned, prompt, use_cache=use_cache)
             if found.text != expected.text:
                 raise VerificationError(f"the pruned model writes another text than the masked one, {use_cache=}")
             _same(found.logits, expected.logits, f"what is behind the same text, {use_cache=}")
@@ -220,8 +219,19 @@ class _Written:
     logits: tuple[Tensor, ...]  # a tiny model may write one text with whatever is in its cache; its numbers tell
 
 
-def _written(model: Any, prompt: dict[str, Any], settings: dict[str, Any]) -> _Written:
+def _writes(model: nn.Module, prompt: dict[str, Any]) -> bool:
+    """Whether the whole model writes from such a prompt, with a cache and without."""
+    try:
+        for use_cache in (True, False):
+            _written(model, prompt, use_cache=use_cache)
+    except Exception:
+        return False
+    return True
+
+
+def _written(model: Any, prompt: dict[str, Any], *, use_cache: bool) -> _Written:
     torch.manual_seed(0)
+    settings = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": use_cache}
     written = model.generate(**prompt, **settings, output_logits=True, return_dict_in_generate=True)
     return _Written(getattr(written, "sequences", written).tolist(), getattr(written, "logits", None) or ())
 
