@@ -163,7 +163,7 @@ def test_t5_is_plain_only_if_all_layers_keep_the_same_heads(tmp_path):
     heads = hp.find_heads(model)
     mixed = [f"{site.id}:{site.layer}" for site in heads]  # head 0 of layer 0, head 1 of layer 1
     hp.prune_(model, hp.HeadMask.full(heads).without(*mixed))
-    with pytest.raises(hp.HeadpruneError, match="relative_attention_bias"):
+    with pytest.raises(hp.HeadpruneError, match=r"relative_attention_bias.* must keep the same heads"):
         hp.export(model, tmp_path / "out")
 
 

@@ -158,8 +158,10 @@ def test_swaps_lower_the_loss():
 
 
 def test_nonsense_is_refused():
-    """No rounds at all."""
+    """No rounds at all, and a repair that nobody knows."""
     model = tiny_model("bert", num_labels=2)
+    with pytest.raises(HeadpruneError, match="Did you mean 'least-squares'"):
+        hp.search(model, labelled(model), prune=0.5, way=Way(recover="least-square"))
     with pytest.raises(MaskError, match="at least one round"):
         hp.search(model, labelled(model), prune=0.5, way=Way(rounds=0))
 
