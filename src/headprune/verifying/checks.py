@@ -227,18 +227,19 @@ class _Written:
 
 
 def _writes(model: nn.Module, prompt: dict[str, Any]) -> bool:
-    """Whether the whole model writes from such a prompt, with a cache and without."""
+    """Whether the whole model writes from such a prompt, with a cache and without: one token, so that it need not read
+    what it wrote."""
     try:
         for use_cache in (True, False):
-            _written(model, prompt, use_cache=use_cache)
+            _written(model, prompt, use_cache=use_cache, tokens=1)
     except Exception:
         return False
     return True
 
 
-def _written(model: Any, prompt: dict[str, Any], *, use_cache: bool) -> _Written:
+def _written(model: Any, prompt: dict[str, Any], *, use_cache: bool, tokens: int = 5) -> _Written:
     torch.manual_seed(0)
-    settings = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": use_cache}
+    settings = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "use_cache": use_cache}
     written = model.generate(**prompt, **settings, output_logits=True, return_dict_in_generate=True)
     return _Written(getattr(written, "sequences", written).tolist(), getattr(written, "logits", None) or ())
 
