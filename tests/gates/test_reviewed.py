@@ -10,7 +10,10 @@ import pytest
 import torch
 from transformers import (
     BertForSequenceClassification,
+    BertLMHeadModel,
+    BertModel,
     CLIPModel,
+    EncoderDecoderModel,
     LlamaForCausalLM,
     OPTForCausalLM,
     T5EncoderModel,
@@ -226,6 +229,8 @@ def test_gates_on_the_base_model_are_saved_with_the_whole(bert, tmp_path):
     gates = hp.attach_gates(bert.bert)
     batch = example_inputs(bert)
     assert same(reloaded(bert, tmp_path / "gated"), bert, batch)
+    gates.freeze_()
+    assert reloaded(bert, tmp_path / "frozen").config.headprune_gates["frozen"]
     quietly(gates.remove_)
     again = reloaded(bert, tmp_path / "pruned")
     assert not is_gated(again)
@@ -249,3 +254,17 @@ def test_a_part_of_a_gated_model_has_its_gates(tmp_path):
     xlnet = XLNetForSequenceClassification(tiny_config("xlnet"))
     hp.attach_gates(xlnet)
     assert same(reloaded(xlnet, tmp_path / "xlnet"), xlnet, batch)
+
+
+def test_a_gated_model_may_become_a_part_of_another(tmp_path):
+    """Its own config goes with it."""
+    encoder = BertModel(tiny_config("bert"))
+    hp.attach_gates(encoder)
+    reloaded(encoder, tmp_path / "encoder")
+    decoder = BertLMHeadModel(tiny_config("bert", is_decoder=True, add_cross_attention=True))
+    decoder.save_pretrained(tmp_path / "decoder")
+    both = EncoderDecoderModel.from_encoder_decoder_pretrained(tmp_path / "encoder", tmp_path / "decoder")
+    tokens = torch.tensor([[3, 4, 5]])
+    again = reloaded(both, tmp_path / "both")
+    assert is_gated(again.encoder)
+    assert same(again, both, {"input_ids": tokens, "decoder_input_ids": tokens})

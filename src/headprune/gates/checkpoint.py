@@ -58,22 +58,24 @@ def _with_gates_told(original: Callable[..., Any]) -> Callable[..., Any]:
 def _tell(model: nn.Module) -> None:
     """The config that is about to be saved tells of the gates that there are, also if they were put on the base model
     alone, or taken off it."""
-    gated = [path.rpartition(".")[0] for path, part in model.named_modules() if isinstance(part, Gates)]
-    told = getattr(model.config, ENTRY, None)
+    gated = {path.rpartition(".")[0]: part for path, part in model.named_modules() if isinstance(part, Gates)}
     if not gated:
-        if told is not None:
+        if getattr(model.config, ENTRY, None) is not None:
             delattr(model.config, ENTRY)
         return
-    if told is not None:
-        return
     base = record.base_prefix(model).removesuffix(".")
-    entry = getattr(getattr(model.get_submodule(base), "config", None), ENTRY, None) if base else None
-    if gated != [base] or entry is None:
-        raise CheckpointError(
-            f"{gated[0]} has gates of its own, which the config of {type(model).__name__} does not tell of: they would "
-            "be lost. Attach gates to the model that you save, or take them off (gates.remove_())."
-        )
-    record.write(model, entry, ENTRY)
+    saved = [id(config) for config in record.configs(model.config)]
+    for path, gates in gated.items():
+        config = getattr(gates.model, "config", None)
+        entry = getattr(config, ENTRY, None)
+        if entry is not None and id(config) in saved:
+            continue  # it tells by itself, as the encoder of an encoder-decoder made of two models
+        if entry is None or path != base or not base:
+            raise CheckpointError(
+                f"{path} has gates of its own, which the config of {type(model).__name__} does not tell of: they would "
+                "be lost. Attach gates to the model that you save, or take them off (gates.remove_())."
+            )
+        record.write(model, entry, ENTRY)
 
 
 def _attach_from(model: nn.Module, entry: Any) -> None:

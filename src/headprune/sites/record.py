@@ -93,7 +93,7 @@ def unrecorded_blocks(model: nn.Module) -> list[str]:
     pruned = {path for path, module in model.named_modules() if vars(module).get("_headprune_pruned")}
     if not pruned:
         return []
-    saved = {id(config) for config in _configs(getattr(model, "config", None))}
+    saved = {id(config) for config in configs(getattr(model, "config", None))}
     for prefix, part in model.named_modules():
         entry = getattr(vars(part).get("config"), ENTRY, None) if id(vars(part).get("config")) in saved else None
         if entry is None or not hasattr(part, "post_init"):
@@ -105,10 +105,10 @@ def unrecorded_blocks(model: nn.Module) -> list[str]:
     return sorted(pruned)
 
 
-def _configs(config: Any) -> list[Any]:
+def configs(config: Any) -> list[Any]:
     """A config and the configs of its parts."""
     parts = [value for value in vars(config).values() if hasattr(value, "to_diff_dict")] if config is not None else []
-    return [config, *(inner for part in parts for inner in _configs(part))]
+    return [config, *(inner for part in parts for inner in configs(part))]
 
 
 _REPAIR = "_headprune_repair"
