@@ -178,6 +178,36 @@ def test_ablation_is_the_rise_of_the_loss():
     assert alone["encoder.1:2"] == pytest.approx(loss(full) - loss(only), abs=1e-6)
 
 
+def test_groups_are_ablated_together():
+    """A group's score is what the loss does without the group (or with it alone), one pass for each group."""
+    model = tiny_model("llama")
+    batch = singles(labelled(model, "llama"))[0]  # of several, the model's own loss weighs long examples more
+    heads = hp.find_heads(model)
+    full, groups = hp.HeadMask.full(heads), heads["decoder.1"].groups
+    assert max(map(len, groups)) > 1
+
+    def loss(mask):
+        with torch.no_grad(), hp.masked(model, mask):
+            return float(model(**batch).loss)
+
+    first, rest = ([f"decoder.1:{h}" for h in part] for part in (groups[0], sum(groups[1:], ())))
+    passes = []
+    handle = model.lm_head.register_forward_hook(lambda *_: passes.append(1))
+    for method, expected in (
+        ("ablation", loss(full.without(*first)) - loss(full)),
+        ("all-but-one", loss(full) - loss(full.without(*rest))),
+    ):
+        passes.clear()
+        scores = hp.score(model, [batch], method=method, unit="group", heads=heads)
+        taken = len(passes)
+        assert sum(scores[head] for head in first) == pytest.approx(expected, abs=1e-6)
+        assert len({scores[head] for head in first}) == 1
+        passes.clear()
+        hp.score(model, [batch], method=method, heads=heads)
+        assert len(passes) - taken == len(heads) - sum(len(site.groups) for site in heads)
+    handle.remove()
+
+
 @pytest.mark.parametrize("method", ["sensitivity", "fisher", "ablation", "output-norm", "confidence", "entropy"])
 def test_scores_of_parts_add_up(method):
     """Two passes, or two workers, and their merge."""

@@ -80,11 +80,14 @@ def ablate(
                 if not all(_is_valid(job, batch, run, outcome, changes, site) for site in (sites[0], sites[-1])):
                     reuse, run = False, NothingKept(job, batch)
             base = outcome(run.whole, batch).detach().cpu()
-            changed = {
-                HeadId(site.id, head): outcome(run.changed(site, changes(site, head)), batch).detach().cpu()
-                for site in sites
-                for head in site.kept
-            }
+            changed = {}
+            for site in sites:
+                known: dict[HeadMask, Tensor] = {}  # heads that go together have one change
+                for head in site.kept:
+                    mask = changes(site, head)
+                    if mask not in known:
+                        known[mask] = outcome(run.changed(site, mask), batch).detach().cpu()
+                    changed[HeadId(site.id, head)] = known[mask]
         found.add(base, changed, run.share())
         if parts is not None:
             parts.put(f"batch {number}", _packed(base, changed, run.share()))

@@ -99,7 +99,14 @@ def _several_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _tokens(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
+    if logits.dim() != 3:
+        raise ValueError(f"logits of shape {tuple(logits.shape)}; expected (batch, length, vocabulary)")
+    # With the vocabulary last, as it is in memory: over the middle of (batch, vocabulary, length) it takes ten times
+    # as long.
+    by_token = F.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED
+    )  # (batch * length,)
+    losses = by_token.view(labels.shape)
     return losses.sum(1), (labels != IGNORED).sum(1).to(losses.dtype)  # (batch,)
 
 
@@ -110,7 +117,8 @@ def token_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def next_tokens(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """Causal language models: position t predicts label t + 1."""
-    return _tokens(outputs.logits[:, :-1], batch["labels"][:, 1:])
+    labels = F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)  # shorter logits would be a copy of all of them
+    return _tokens(outputs.logits, labels)
 
 
 def _answer_spans(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
