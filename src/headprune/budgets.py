@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headprune.errors import MaskError
+from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores
 from headprune.heads.mask import Unit
 from headprune.selection import Normalize, check_fit, units_of, worth
@@ -43,10 +43,9 @@ def within(
         ranked[members[0].site].append(members)
     for members_of_site in ranked.values():
         members_of_site.sort(key=lambda members: worth(members, values), reverse=True)
-    lowest = min((worth(unit_, values) for units in ranked.values() for unit_ in units), default=0.0)
-    losses = {  # of what is above the lowest: no unit is worth less than nothing, so none goes for its own sake
-        site: _lost([worth(unit_, values) - lowest for unit_ in units]) for site, units in ranked.items()
-    }
+    # Where scores are below 0, worths are counted from the lowest: no unit should go for its own sake.
+    lowest = min((0.0, *(worth(unit_, values) for units in ranked.values() for unit_ in units)))
+    losses = {site: _lost([worth(unit_, values) - lowest for unit_ in units]) for site, units in ranked.items()}
     for site, units in ranked.items():
         if len(costs[site]) != len(units) + 1:
             raise MaskError(f"The costs of {site} are for {len(costs[site]) - 1} units; it has {len(units)}.")
@@ -70,7 +69,7 @@ def _cheapest(losses: Table, costs: Table, limit: float) -> dict[str, int]:
     """One count for each site with the least loss in all: dynamic programming over a budget in equal bins."""
     least = sum(min(c for c, loss in zip(costs[site], losses[site], strict=True) if loss < math.inf) for site in losses)
     if least > limit:
-        raise MaskError(
+        raise BudgetError(
             f"The budget cannot be met: with as few heads as allowed the sites still cost {least:.4g}, and "
             f"{limit:.4g} is left for them."
         )
@@ -109,11 +108,17 @@ def _bins(cost: float, size: float) -> int:
 def _same_everywhere(losses: Table, costs: Table, limit: float) -> dict[str, int]:
     """The largest number of units that every site can keep."""
     losses = {site: row for site, row in losses.items() if len(row) > 1}  # emptied sites have nothing to keep
-    most = {len(row) - 1 for row in losses.values()}
-    if len(most) != 1:
-        raise MaskError("The sites do not have equally many heads to begin with: they cannot keep the same number.")
-    for count in range(most.pop(), -1, -1):
+    for count in range(equal_counts({site: len(row) - 1 for site, row in losses.items()}), -1, -1):
         allowed = all(row[count] < math.inf for row in losses.values())
         if allowed and sum(costs[site][count] for site in losses) <= limit:
             return dict.fromkeys(losses, count)
-    raise MaskError("The budget cannot be met with the same number of heads in every site.")
+    raise BudgetError("The budget cannot be met with the same number of heads in every site.")
+
+
+def equal_counts(counts: Mapping[str, int]) -> int:
+    """How many units every site has, where all have equally many."""
+    if len(set(counts.values())) != 1:
+        least, most = (f(counts, key=counts.__getitem__) for f in (min, max)) if counts else ("", "")
+        found = f"{least} has {counts[least]} and {most} {counts[most]}" if counts else "no site has heads left"
+        raise MaskError(f"The sites do not have equally many heads to begin with ({found}): they cannot keep the same.")
+    return next(iter(counts.values()))

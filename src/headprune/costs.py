@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
-from headprune.budgets import within
+from headprune.budgets import equal_counts, within
 from headprune.counting import count_macs, count_parameters
-from headprune.errors import MaskError
+from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.heads.mask import Unit
 from headprune.measuring import interleaved, ratio, sized_example
@@ -189,7 +189,7 @@ def mask_within(
         raise MaskError(f"Found a budget of {share:.4g} of the model; expected more than 0 and at most 1.")
     limit = share * costs.total - costs.rest
     if limit < 0:
-        raise MaskError(
+        raise BudgetError(
             f"The budget cannot be met by pruning heads: what is not attention is {costs.rest / costs.total:.1%} of "
             f"the model's {costs.kind}, and {share:.1%} was asked for."
         )
@@ -268,6 +268,8 @@ def mask_for_speedup(
     """
     if speedup <= 1.0:
         raise MaskError(f"Found a speed-up of {speedup}; expected more than 1.")
+    if uniform:
+        equal_counts({site.id: len(_units(site, unit)) for site in heads if site.num_heads})
     tell("measuring what heads cost")
     costs = site_costs(model, "seconds", heads=heads, unit=unit, batch=batch, length=length, gqa=gqa, repeats=repeats)
     inputs = to_model(model, sized_example(model, batch, length))
@@ -279,13 +281,13 @@ def mask_for_speedup(
             mask = mask_within(
                 scores, heads, costs, share, unit=unit, at_least=at_least, normalize=normalize, uniform=uniform
             )
-        except MaskError:
+        except BudgetError:
             if best is not None:
                 break  # no more to take away: what was measured is the answer
             mask = select(scores, heads, prune=1.0, at_least=at_least, unit=unit, normalize=normalize or scores.view)
             best = _measured(model, mask, gqa, inputs, rounds)
             if best.speedup < speedup:
-                raise MaskError(
+                raise BudgetError(
                     f"A speed-up of {speedup:g} cannot be had by pruning heads: with as few as allowed, {len(mask)} of "
                     f"{len(heads)}, the model was measured to be {best.speedup:.3g} times as fast. Ask for less, or "
                     "prune feed-forward neurons as well."

@@ -72,6 +72,20 @@ class PatternError(MaskError):
     """
 
 
+class BudgetError(MaskError):
+    """A budget of parameters, MACs or time that pruning as allowed cannot meet.
+
+    - Ask for less, or let more go: a smaller `--at-least`, and `--parts both` for feed-forward neurons as well.
+    - `--uniform` keeps as many heads in every site: without it, more budgets can be met.
+
+    Example:
+        from headprune.costs import mask_for_budget
+
+        scores = hp.score(model, method="random", heads=heads)
+        mask_for_budget(model, scores, heads, "parameters", 0.01)
+    """
+
+
 class FileFormatError(HeadpruneError, ValueError):
     """A file that is not what it should be.
 

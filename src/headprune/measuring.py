@@ -88,14 +88,28 @@ def measure(
     )
 
 
+# What configs call the number of positions.
+LENGTH_LIMITS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
+
+
 def sized_example(model: nn.Module, batch: int, length: int) -> dict[str, Any]:
     """An example of the given shape; the length is cut to what the model can take."""
-    config = getattr(model, "config", None)
-    limits = [
-        getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_target_positions")
+    return example_inputs(model, batch=batch, length=max(2, min([length, *_longest(model)])))
+
+
+def _longest(model: nn.Module) -> list[int]:
+    """How many tokens the model, or its part for text, says that it can take."""
+    config: Any = getattr(model, "config", None)
+    parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))]
+    texts = [part for part in parts if part is config or hasattr(part, "vocab_size")]
+    limits = [getattr(part, name, None) for part in texts for name in LENGTH_LIMITS]
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None]
+    return [
+        # RoBERTa and its kin count positions from the padding's number on
+        limit - max(((m.padding_idx or 0) + 1 for m in tables if m.num_embeddings == limit), default=0)
+        for limit in limits
+        if isinstance(limit, int) and limit > 1
     ]
-    longest = min([limit - 4 for limit in limits if isinstance(limit, int) and limit > 4] or [length])
-    return example_inputs(model, batch=batch, length=max(2, min(length, longest)))
 
 
 def interleaved(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
@@ -24,6 +25,26 @@ def hint(name: str, known: Iterable[str]) -> str:
     more = f", … ({len(names)} in all)" if len(names) > 12 else ""
     shown = ", ".join(known[:LONGEST] for known in names[:12]) + more
     return f"{guess}Known: {shown}."
+
+
+def known_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """The name, if it is one of those that are known."""
+    names = list(known)
+    if name not in names:
+        raise UnknownNameError(f"No {kind} called '{name}'. {hint(name, names)}")
+    return name
+
+
+def check_options(kind: str, function: Callable[..., object], options: Iterable[str]) -> None:
+    """Options that a function does not have are refused by name, before anything is done."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            more = hint(name, known) if known else "It has none."
+            raise UnknownNameError(f"{kind} has no option called '{name}'. {more}")
 
 
 class Registry(Generic[T]):

@@ -10,7 +10,7 @@ import typer
 
 from headprune.cli.entrant import Entrant
 from headprune.cli.options import Json, progress
-from headprune.errors import DataError, UnknownNameError
+from headprune.errors import DataError
 
 if TYPE_CHECKING:
     from headprune.leaderboard import Spec
@@ -50,14 +50,15 @@ def leaderboard(
     from headprune.leaderboard import add_cell, read_cells, spec_of, specs
     from headprune.leaderboard import cell as cell_of
     from headprune.leaderboard import page as page_of
+    from headprune.registry import known_name
 
     folders = dict(_pair(text) for text in model or [])
     every = {spec.name: spec for spec in specs()}
-    unknown = [name for name in cell or [] if name not in every]
-    if unknown:
-        from headprune.registry import hint
-
-        raise UnknownNameError(f"No cell called '{unknown[0]}'. {hint(unknown[0], every)}")
+    places = {f"{spec.model}/{spec.data}": None for spec in every.values()}
+    for place in folders:
+        known_name("model of the board", place, places)
+    for name in cell or []:
+        known_name("cell", name, every)
     known = {spec_of(found).name for found in read_cells(out)}
     wanted = [every[name] for name in cell] if cell else [spec for spec in every.values() if spec.name not in known]
     wanted = [spec for spec in wanted if f"{spec.model}/{spec.data}" in folders]

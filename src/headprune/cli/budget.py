@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headprune.cli.taskdata import TaskData, described
+from headprune.errors import DataError
 
 if TYPE_CHECKING:
     from headprune.cli.calibrating import Calibration
     from headprune.heads import HeadMask, HeadScores
+    from headprune.masking import EmptySite
 
 SHARES = [step / 20 for step in range(20)]  # 0 to 95 %
 
@@ -20,6 +22,8 @@ class Halves:
         import numpy as np
 
         rows = data.examples("dev")
+        if len(rows) < 2:
+            raise DataError(f"--max-drop needs dev examples for two halves; found {len(rows)} of {data.task.name}.")
         shuffled = np.random.default_rng(seed).permutation(len(rows)).tolist()
         if data.task.carries:
             shuffled = list(range(len(rows)))  # a text stays in order: its first and its second half
@@ -32,11 +36,19 @@ class Budget:
     """Finds the furthest point within the drop on the validation half, and tells what it is on the test half."""
 
     def __init__(
-        self, calibration: Calibration, examples: Halves, max_drop: float, at_least: int, unit: str, recover: str | None
+        self,
+        calibration: Calibration,
+        examples: Halves,
+        max_drop: float,
+        *,
+        at_least: int,
+        unit: str,
+        recover: str | None,
+        empty_site: EmptySite,
     ) -> None:
         self.calibration, self.examples, self.recover = calibration, examples, recover
         self.model, self.heads = calibration.model, calibration.heads
-        self.max_drop, self.at_least, self.unit = max_drop, at_least, unit
+        self.max_drop, self.at_least, self.unit, self.empty_site = max_drop, at_least, unit, empty_site
 
     def __call__(self, scores: HeadScores) -> HeadMask:
         from headprune.curves import furthest_within, pruning_curve
@@ -54,7 +66,9 @@ class Budget:
         from headprune.tasks import evaluate
 
         with self.calibration.repaired(mask, self.recover):
-            return evaluate(self.model, part, self.examples.task, mask=mask, heads=self.heads)
+            return evaluate(
+                self.model, part, self.examples.task, mask=mask, heads=self.heads, empty_site=self.empty_site
+            )
 
     def report(self, chosen: HeadMask) -> dict[str, Any]:
         from headprune.heads import HeadMask

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 BUDGETS = ("max_drop", "params", "macs", "speedup")
+UNITS, PARTS = ("head", "group", "query"), ("model", "component", "site")
 AMOUNTS = ("prune", "keep", "pattern", *BUDGETS)
 
 
@@ -76,8 +77,44 @@ class Choice:
             return "least-squares"
         return None if self.recover == "none" else self.recover
 
+    @property
+    def has_shape(self) -> bool:
+        """Whether --batch and --length are meant."""
+        return self.macs is not None or self.speedup is not None
+
     def check(self) -> None:
-        """One way of choosing, and no more."""
+        """One way of choosing, and no more; every option known, and one that has an effect."""
+        self._check_values()
+        self._check_ways()
+        self._check_effects()
+
+    def _check_values(self) -> None:
+        from headprune.recovery import recoveries
+        from headprune.registry import known_name
+
+        known_name("--unit", self.unit, UNITS)
+        known_name("--per", self.per, PARTS)
+        if self.repair is not None:
+            recoveries[self.repair]
+        for name, least in (("at_least", 0), ("calibration", 0), ("batch", 1), ("length", 1), ("max_drop", 0)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise MaskError(f"--{name.replace('_', '-')} is {value}; expected {least} or more.")
+
+    def _check_effects(self) -> None:
+        """Options that change nothing here were meant otherwise."""
+        way = next((name for name in (*AMOUNTS, "mask", "heads") if getattr(self, name) is not None), "prune")
+        idle = {
+            "mask": ("per", "at_least", "unit"), "heads": ("per", "at_least", "unit"),
+            "pattern": ("per", "at_least", "unit"), **dict.fromkeys(BUDGETS, ("per",)),
+        }.get(way, ())  # fmt: skip
+        for name in idle:
+            if getattr(self, name) != getattr(type(self), name):
+                raise MaskError(
+                    f"--{name.replace('_', '-')} has no effect with --{way.replace('_', '-')}: leave one of them out."
+                )
+
+    def _check_ways(self) -> None:
         amounts = [name for name in AMOUNTS if getattr(self, name) is not None]
         if self.mask is not None or self.heads is not None:
             ordered = self.scores is not None or self.method is not None

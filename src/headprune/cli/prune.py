@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +29,9 @@ from headprune.cli.options import (
 from headprune.cli.taskdata import TaskOptions, padded_as, takes_task
 from headprune.cli.widening import takes
 from headprune.errors import CheckpointError, MaskError
+
+if TYPE_CHECKING:
+    from headprune.heads import HeadMask
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
 TRAINED = ("finetune.json", "train-mt.json", "train-lm.json", "training_args.bin", "trainer_state.json")
@@ -62,6 +65,7 @@ def prune(
         check_replaceable(out)
     from headprune.heads import HeadMask
     from headprune.heads.files import write_text
+    from headprune.measuring import sized_example
     from headprune.surgery.plan import plan
     from headprune.surgery.prune import perform
 
@@ -71,11 +75,14 @@ def prune(
         loaded = load_model(model, device, trust_remote_code=trust_remote_code)
         step("choosing heads")
         every, found = find_parts(loaded, choice.meant)
-        calibrated, budget = _examples(choice, data, model, loaded, found, seed)
+        calibrated, budget = _examples(choice, data, model, loaded, found, seed, empty_site)
         some, how = choose(choice, loaded, found, seed, calibrated, budget)
         chosen = HeadMask.from_dict(every, some.to_dict())
+        if choice.repair is not None and empty_site == "skip":
+            _refuse_a_repair_that_is_dropped(chosen)
         step("counting")
-        planned = plan(loaded, chosen, **ways)
+        shape = sized_example(loaded, choice.batch, choice.length) if choice.has_shape else None
+        planned = plan(loaded, chosen, **ways, example=shape)
         result: dict[str, Any] = {**planned.to_dict(), "by": how, "difference": None, "out": None}
         if budget is not None:
             result["budget"] = budget.report(some)
@@ -116,8 +123,17 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
+def _refuse_a_repair_that_is_dropped(mask: HeadMask) -> None:
+    emptied = [site for site in mask.original_counts if not mask.kept(site)]
+    if emptied:
+        raise MaskError(
+            f"{emptied[0]} loses all its heads: --empty-site skip would drop the bias that --recover repairs. Use "
+            "--empty-site bias, or --at-least 1."
+        )
+
+
 def _examples(
-    choice: Choice, data: TaskOptions, name: str, model: Any, heads: Any, seed: int
+    choice: Choice, data: TaskOptions, name: str, model: Any, heads: Any, seed: int, empty_site: Any
 ) -> tuple[Calibration | None, Budget | None]:
     """What choosing and repairing need of a task: training examples, and the halves of the dev set for --max-drop."""
     if not choice.needs_data:
@@ -134,7 +150,10 @@ def _examples(
     if choice.max_drop is None:
         return calibration, None
     halves = Halves(opened, seed)
-    return calibration, Budget(calibration, halves, choice.max_drop, choice.at_least, choice.unit, choice.repair)
+    return calibration, Budget(
+        calibration, halves, choice.max_drop, at_least=choice.at_least, unit=choice.unit, recover=choice.repair,
+        empty_site=empty_site,
+    )  # fmt: skip
 
 
 def copy_companions(source: Path, target: Path) -> None:

@@ -15,6 +15,8 @@ from headprune.registry import hint
 
 _COMPARABLE = ("ablation", "curvature", "metric-ablation", "random", "reconstruction", "sensitivity-entropy")
 
+_TOLD = ("share_reused",)  # options that tell of the work, which differs from part to part
+
 LARGEST = 1e150  # a score whose square is a number
 
 Row = tuple[float | None, ...]  # one number per original head of a site; None where the head was removed
@@ -75,9 +77,9 @@ class HeadScores:
 
     def __add__(self, other: HeadScores) -> HeadScores:
         """Scores over both sets of samples. Only scores of the same method and the same heads add up."""
-        if (self.method, dict(self.options)) != (other.method, dict(other.options)):
+        if (self.method, _how(self.options)) != (other.method, _how(other.options)):
             raise MaskError(
-                f"Cannot merge '{self.method}' {dict(self.options)} with '{other.method}' {dict(other.options)}: "
+                f"Cannot merge '{self.method}' {_how(self.options)} with '{other.method}' {_how(other.options)}: "
                 "merge scores of one method with the same options."
             )
         if self._shape() != other._shape():
@@ -87,7 +89,17 @@ class HeadScores:
             sums={site: _add(row, other.sums[site]) for site, row in self.sums.items()},
             squares={site: _add(row, other.squares[site]) for site, row in self.squares.items()},
             counts={site: count + other.counts[site] for site, count in self.counts.items()},
+            options={**self.options, **self._told_of_both(other)},
         )
+
+    def _told_of_both(self, other: HeadScores) -> dict[str, Any]:
+        """What each tells of its own work, by how much work it was."""
+        mine, others = sum(self.counts.values()), sum(other.counts.values())
+        return {
+            name: round((self.options[name] * mine + other.options[name] * others) / (mine + others), 4)
+            for name in _TOLD
+            if name in self.options and name in other.options and mine + others
+        }
 
     @property
     def view(self) -> Literal["site", "none"]:
@@ -161,6 +173,11 @@ class HeadScores:
 
 def _map(row: Row, function: Any) -> Row:
     return tuple(None if x is None else function(x) for x in row)
+
+
+def _how(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that scores must have in common to be added up."""
+    return {name: value for name, value in options.items() if name not in _TOLD}
 
 
 def _add(mine: Row, theirs: Row) -> Row:

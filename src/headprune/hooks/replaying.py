@@ -55,6 +55,10 @@ class Recording:
         if not call.is_attention and isinstance(output, Tensor) and isinstance(weight, Tensor) and weight.dim() == 2:
             call.work = output.numel() * (weight.numel() // max(1, output.shape[-1]))
 
+    def has_called(self, projection: nn.Module) -> bool:
+        """Whether the pass came by: one of text alone does not run the part for pictures."""
+        return any(call.module is projection and not call.is_attention for call in self.calls)
+
     def cut_before(self, projection: nn.Module) -> int:
         """When a projection was first called."""
         return min(call.begin for call in self.calls if call.module is projection and not call.is_attention)

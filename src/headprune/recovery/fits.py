@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headprune.registry import Registry
-from headprune.scoring.moments import Moments
+from headprune.scoring.moments import Moments, equations_of
 
 
 @dataclass(frozen=True)
@@ -111,4 +111,5 @@ def _others(kept: Sequence[int], width: int, full: Fit) -> Tensor:
 
 def fitted(method: str, full: Fit, moments: Moments, kept: Sequence[int], width: int, **options: Any) -> Fit:
     """By the name of a method."""
-    return recoveries[method](full, moments, kept, width, **options)
+    with equations_of(f"The repair '{method}'"):
+        return recoveries[method](full, moments, kept, width, **options)

@@ -14,6 +14,7 @@ from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.recovery.fits import Fit, columns_of, fitted, recoveries
 from headprune.recovery.walking import Walk
+from headprune.registry import check_options
 from headprune.scoring.job import Job, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss
 from headprune.scoring.moments import Moments
@@ -98,7 +99,8 @@ def repair(
     mask = mask.filled(job.heads) if isinstance(mask, HeadMask) else mask
     report, added, _ = _fitted_in_place(job, mask, method, tell, options)
     if report.before:
-        record.note_repair(job.model, {"method": method, "kept": mask.to_dict(), "biases": added})
+        kept = mask.of_losing_sites(job.heads)
+        record.note_repair(job.model, {"method": method, "kept": kept, "biases": added})
     return report
 
 
@@ -116,7 +118,7 @@ def _fitted_in_place(
     job: Job, mask: HeadMask, method: str, tell: Callable[[str], None], options: Mapping[str, Any]
 ) -> tuple[Repair, list[str], Callable[[], None]]:
     """All sites that lose heads, fitted one after another; the sites that got a bias, and how to undo it."""
-    recoveries[method]  # a hint for a wrong name, before anything is done
+    check_options(f"The repair '{method}'", recoveries[method], options)
     if not isinstance(mask, HeadMask):
         raise MaskError(f"Found {type(mask).__name__}; recover_ takes a HeadMask.")
     mask = mask.filled(job.heads).checked_for(job.heads)

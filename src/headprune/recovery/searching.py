@@ -16,12 +16,13 @@ from headprune.heads.mask import Unit
 from headprune.masking import masked
 from headprune.recovery.fits import recoveries
 from headprune.recovery.run import repaired
+from headprune.registry import check_options
 from headprune.scoring.job import Job, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss
 from headprune.scoring.registry import scorers, unit_options
 from headprune.selection import Normalize, select, units_of, worth
 from headprune.sites.find import find_heads, unwrapped
-from headprune.surgery.prune import refuse_unfit_models
+from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,9 @@ def search(
     `data` are batches with labels (see `score`), `prune`, `keep`, `unit` and `at_least` as in `select`.
     Cost: a scoring a round and a repair between rounds; for swaps a repair and a pass over the data each, and one more.
     """
+    if not isinstance(way, Way):
+        raise MaskError(f"way is {way!r}; expected a Way (from headprune.recovery import Way), or none for the best.")
+    check_options(f"The score '{way.method}'", scorers[way.method], way.options)
     if way.rounds < 1 or way.swaps < 0:
         raise MaskError(f"Found {way.rounds} rounds and {way.swaps} swaps; expected at least one round and no fewer.")
     if way.recover is not None:
@@ -76,8 +80,9 @@ def search(
     if not batches:
         raise DataError("The data has no batch: there is nothing to score on. Check the file and its filters.")
     refuse_unfit_models(model)
+    refuse_unpruned_repair(model)
     job = Job(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)
-    with evaluation(model):
+    with torch.inference_mode(False), evaluation(model):  # gradients are wanted
         return _Search(job, way, unit, at_least).result(prune, keep, tell)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadScores, Site
 from headprune.hooks import recorded_attention
-from headprune.scoring.job import HeadSums, Job, batch_rows
-from headprune.scoring.positions import real_positions
+from headprune.scoring.job import HeadSums, Job
+from headprune.scoring.positions import example_means
 from headprune.scoring.registry import of_attention, scorers
 
 of_attention |= {"confidence", "entropy"}
@@ -50,22 +50,24 @@ def _negative_entropy(maps: Tensor) -> Tensor:
 def _mean_over_queries(job: Job, method: str, summary: Callable[[Tensor], Tensor], exclude_end: bool) -> HeadScores:
     sums = HeadSums(job.heads)
     sites = [site for site in job.heads if site.num_heads]
+    batch = None
     for batch in job.batches:
         with torch.no_grad(), recorded_attention(job.model, {site.id: site.path for site in sites}) as seen:
             job.answer(batch)
         for site in sites:
             if site.id not in seen:
-                raise UnsupportedModelError(
-                    f"{site.id} shows no attention map: its attention function returns none even when run eagerly. "
-                    f"Use another score than '{method}'."
-                )
+                continue  # a batch of text alone does not reach the part for pictures
             maps = seen[site.id].float()  # (batch, heads, queries, keys)
             if exclude_end:
                 maps = _without_end(maps, batch, site, job)
             values = summary(maps).transpose(1, 2)  # (batch, queries, heads)
-            values = values.reshape(batch_rows(batch), -1, site.num_heads)  # windows of one image belong together
-            weights = real_positions(batch, site.side, values, has_encoder=job.has_encoder)
-            sums.add(site.id, (values * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True).clamp_min(1))
+            sums.add(site.id, example_means(batch, site, values, has_encoder=job.has_encoder))
+    silent = [site.id for site in sites if site.id not in sums.counts]
+    if silent and batch is not None:
+        raise UnsupportedModelError(
+            f"{silent[0]} shows no attention map: its attention function returns none even when run eagerly, or no "
+            f"batch of the data reaches it. Use another score than '{method}', or other data."
+        )
     return sums.scores(method, exclude_end=exclude_end)
 
 

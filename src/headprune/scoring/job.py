@@ -69,6 +69,9 @@ class HeadSums:
     def scores(self, method: str, **options: Any) -> HeadScores:
         if not self.counts:
             raise DataError("The data has no batch: there is nothing to score on. Check the file and its filters.")
+        missed = [site.id for site in self.heads if site.num_heads and site.id not in self.counts]
+        if missed:
+            raise DataError(f"{missed[0]} is not reached by any batch of the data: pass data that it sees.")
         return HeadScores(
             method=method,
             sums={site.id: self._row(site.id, self.sums) for site in self.heads},
@@ -103,6 +106,8 @@ def batches_of(
     data: Any, device: torch.device, *, collator: Any = None, batch_size: int = 16
 ) -> Iterator[dict[str, Any]]:
     """Batches on the device, from a DataLoader, a list of batches, or a dataset of examples with a collator."""
+    if isinstance(data, Mapping):
+        raise DataError("Found one batch; expected several. Put it into a list: [batch].")
     if _is_dataset(data):
         from torch.utils.data import DataLoader
 
@@ -113,11 +118,28 @@ def batches_of(
                 f"A batch is a {type(batch).__name__}; expected a table of model inputs with labels. "
                 "Pass a DataLoader, a list of batches, or a dataset and its collator."
             )
+        _refuse_single_examples(batch)
         yield on_device(batch, device)
 
 
+def _refuse_single_examples(batch: Mapping[str, Any]) -> None:
+    tokens = batch.get("input_ids")
+    has_tensors = any(isinstance(value, Tensor) for value in batch.values())
+    if not has_tensors or (tokens is not None and (not isinstance(tokens, Tensor) or tokens.dim() < 2)):
+        raise DataError(
+            f"A batch has no tensors with a row for each example ({', '.join(map(str, batch))}): it looks like one "
+            "example, or like lists. Pass batches, or a dataset with a collator (transformers.DataCollatorWithPadding)."
+        )
+
+
 def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}
+    moved = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}
+    with torch.inference_mode(False):  # tensors that were made in inference mode know no gradients
+        return {key: value.clone() if _is_inference(value) else value for key, value in moved.items()}
+
+
+def _is_inference(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_inference()
 
 
 def model_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,8 +150,7 @@ def model_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
 def _is_dataset(data: Any) -> bool:
     if isinstance(data, Sequence) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return False
-    first = data[0]
-    return isinstance(first, Mapping)
+    return len(data) == 0 or isinstance(data[0], Mapping)
 
 
 def batch_rows(batch: Mapping[str, Any]) -> int:

@@ -52,6 +52,9 @@ class ExampleLoss:
         return self._arrangement(outputs, batch)
 
 
+_OWN_ERROR = {torch.bfloat16: 2e-2, torch.float16: 4e-3}  # of a loss that a model computes in half precision
+
+
 def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tuple[Tensor, Tensor]]:
     own = getattr(outputs, "loss", None)
     if own is None:
@@ -62,6 +65,7 @@ def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tupl
         raise DataError(
             f"The model's loss is {float(own.detach())} on the first batch. Look at its weights and inputs."
         )
+    allowed = _OWN_ERROR.get(own.dtype, 1e-3)
     gaps: list[tuple[float, Callable[[Any, Batch], tuple[Tensor, Tensor]]]] = []
     for arrangement in _ARRANGEMENTS:
         try:
@@ -71,7 +75,7 @@ def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tupl
         by_token = sums.sum() / counts.sum().clamp_min(1)
         by_example = (sums / counts.clamp_min(1)).mean()
         for total in (by_token, by_example):
-            if torch.isclose(total.detach().float(), own.detach().float(), rtol=1e-3, atol=1e-4):
+            if torch.isclose(total.detach().float(), own.detach().float(), rtol=allowed, atol=1e-4):
                 gaps.append((abs(float(total.detach()) - float(own.detach())), arrangement))
     if gaps:  # the nearest: on an untrained model, several may be near
         return min(gaps, key=lambda item: item[0])[1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,9 @@ class Moments:
         self.second += exact.T @ exact
 
     def checked(self, site: Site) -> Moments:
-        """One number that is not finite would be in every weight that is fitted."""
+        """One number that is not finite would be in every weight that is fitted, and so would a mean of nothing."""
+        if not self.count:
+            raise DataError(f"{site.id} is not reached by any batch of the calibration data: pass data that it sees.")
         if not bool(self.second.isfinite().all()):
             raise DataError(
                 f"What the heads of {site.id} write on the calibration data is not finite (in half precision a number "
@@ -57,6 +59,18 @@ class Moments:
         return products - torch.outer(self.mean, self.mean) if centred else products
 
 
+@contextmanager
+def equations_of(what: str) -> Iterator[None]:
+    """Says what to do where equations have no single answer."""
+    try:
+        yield
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise DataError(
+            f"{what} solves equations that have no single answer on this data ({error}). Give it a larger ridge, or "
+            "more examples."
+        ) from error
+
+
 def site_calls(job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """How often a forward pass calls each site, in the order in which it comes to them: a decoder's self- and
     cross-attention take turns.
@@ -64,6 +78,7 @@ def site_calls(job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, A
     Batches are run until every site was heard: some may have no pictures.
     """
     calls: dict[str, int] = {}
+    order: list[str] = []
     modules = {site.id: job.model.get_submodule(site.output) for site in sites}
     for batch in batches:
         if len(calls) == len(sites):
@@ -76,10 +91,23 @@ def site_calls(job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, A
         with torch.no_grad(), heard_inputs(job.model, modules, hear):
             job.answer(batch)
         calls |= {name: max(count, calls.get(name, 0)) for name, count in heard.items()}
+        order = _merged(order, list(heard))
     missing = [site.id for site in sites if site.id not in calls]
     if missing:
         raise DataError(f"{missing[0]} is not reached by any batch of the calibration data: pass data that it sees.")
-    return calls
+    return {name: calls[name] for name in order}
+
+
+def _merged(order: list[str], another: Sequence[str]) -> list[str]:
+    """Both orders in one: what is new comes before what follows it in the other (a batch of text alone does not run the
+    part for pictures, whose sites come first all the same)."""
+    merged, following = list(order), len(order)
+    for name in reversed(another):
+        if name in merged:
+            following = merged.index(name)
+        else:
+            merged.insert(following, name)
+    return merged
 
 
 def within_memory(sites: Sequence[Site], copies: int) -> list[list[Site]]:

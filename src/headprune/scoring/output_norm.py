@@ -7,7 +7,7 @@ import torch
 from headprune.heads import HeadScores
 from headprune.hooks import captured_inputs
 from headprune.scoring.job import HeadSums, Job
-from headprune.scoring.positions import by_example, real_positions
+from headprune.scoring.positions import example_means
 from headprune.scoring.registry import scorers
 from headprune.sites import projections
 
@@ -33,7 +33,8 @@ def output_norm(job: Job) -> HeadScores:
                     written = context.abs() * columns[..., 0].norm(dim=0)
                 else:
                     written = torch.einsum("...hw,ohw->...ho", split, columns).norm(dim=-1)  # (…, heads)
-                written = by_example(batch, site, written)  # (batch, positions, heads)
-                weights = real_positions(batch, site.side, written, has_encoder=job.has_encoder)
-                sums.add(site.id, (written * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True).clamp_min(1))
+                means = example_means(
+                    batch, site, written, has_encoder=job.has_encoder, batch_axis=site.batch_axis
+                )  # (batch, heads)
+                sums.add(site.id, means)
     return sums.scores("output-norm")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from headprune.heads import HeadScores
+from headprune.errors import DataError
+from headprune.heads import HeadScores, Site
 from headprune.hooks import captured_inputs
 from headprune.scoring.gradients import with_gradients
-from headprune.scoring.job import HeadSums, Job
+from headprune.scoring.job import HeadSums, Job, batch_rows, single_examples
 from headprune.scoring.moments import Moments, moments_of, within_memory
 from headprune.scoring.positions import by_example
 from headprune.scoring.registry import needs_all, scorers
@@ -36,17 +40,44 @@ def residual(job: Job, *, ridge: float = 1e-4, squared: bool = False) -> HeadSco
             for site, moments in zip(sites, moments_of(job, sites, batches).values(), strict=True)
         }
         for batch in batches:
-            with torch.enable_grad(), captured_inputs(job.model, modules) as contexts:
-                total = job.example_losses(batch).sum()
-            for site, pairs in with_gradients(total, contexts, sites).items():
-                parts = []
-                for context, grad in pairs:  # a block that layers share moves the loss with each of its calls
-                    rest = unexplained[site](context)
-                    dots = (rest * grad).unflatten(-1, (job.heads[site].num_heads, -1)).sum(-1)  # (…, heads)
-                    parts.append(by_example(batch, job.heads[site], dots).sum(1))  # (batch, heads)
-                moved = torch.stack(parts).sum(0)
+            for site, moved in _moved(job, batch, sites, unexplained).items():
                 sums.add(site, moved.square() if squared else moved.abs())
     return sums.scores("residual", ridge=ridge, squared=squared)
+
+
+def _moved(
+    job: Job, batch: Mapping[str, Any], sites: Sequence[Site], unexplained: Mapping[str, Unexplained]
+) -> dict[str, Tensor]:
+    """Σ_t dL(x)/dc_t · e_t of every example x, for the sites that the batch reaches: site -> (batch, heads)."""
+    modules = {site.id: job.model.get_submodule(site.output) for site in sites}
+    with torch.enable_grad(), captured_inputs(job.model, modules) as contexts:
+        total = job.example_losses(batch).sum()
+    found: dict[str, Tensor] = {}
+    for site, pairs in with_gradients(total, contexts, sites).items():
+        for context, grad in pairs:  # a block that layers share moves the loss with each of its calls
+            rest = unexplained[site](context)
+            dots = (rest * grad).unflatten(-1, (job.heads[site].num_heads, -1)).sum(-1)  # (…, heads)
+            ordered = by_example(batch, dots, batch_axis=job.heads[site].batch_axis)
+            if ordered is None:
+                return _one_by_one(job, batch, sites, unexplained, site)
+            found[site] = found.get(site, 0) + ordered.sum(1)
+    return found
+
+
+def _one_by_one(
+    job: Job, batch: Mapping[str, Any], sites: Sequence[Site], unexplained: Mapping[str, Unexplained], site: str
+) -> dict[str, Tensor]:
+    """Where the rows of a batch are of no example in particular, each example by itself."""
+    rows = batch_rows(batch)
+    packed = [name for name, value in batch.items() if isinstance(value, Tensor) and value.dim() and len(value) != rows]
+    if packed:
+        raise DataError(
+            f"'{packed[0]}' has {len(batch[packed[0]])} rows for {rows} examples, so that what {site} "
+            "computes cannot be told by example. Pass batches of one example each, or use another score."
+        )
+    parts = [_moved(job, example, sites, unexplained) for example in single_examples(batch)]
+    reached = dict.fromkeys(name for part in parts for name in part)
+    return {name: torch.cat([part[name] for part in parts if name in part]) for name in reached}
 
 
 class Unexplained:

@@ -52,9 +52,11 @@ class Replays:
         self.job, self.batch, self.sites = job, batch, sites
         with recorded(job.model) as self.recording:
             self.whole = job.whole(batch)
-        self.recording.keep_only(self._projection(site) for site in sites)
+        self.recording.keep_only(self._projection(site) for site in sites if self._is_reached(site))
 
     def changed(self, site: Site, mask: HeadMask) -> Any:
+        if not self._is_reached(site):
+            return self.whole  # this batch does not see what changed
         model = self.job.model
         with masked(model, mask, heads=self.job.heads), replayed(model, self.recording, self._projection(site)):
             return self.job.whole(self.batch)
@@ -63,10 +65,15 @@ class Replays:
         return _mean(
             [
                 self.recording.reused(self.recording.cut_before(self._projection(site)))
+                if self._is_reached(site)
+                else 1.0
                 for site in self.sites
                 for _ in site.kept
             ]
         )
+
+    def _is_reached(self, site: Site) -> bool:
+        return self.recording.has_called(self._projection(site))
 
     def _projection(self, site: Site) -> nn.Module:
         return self.job.model.get_submodule(site.output)

@@ -6,14 +6,17 @@ import dataclasses
 from contextlib import nullcontext
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.masking import masked
+from headprune.registry import check_options
 from headprune.scoring.job import Job, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss, LossFunction
-from headprune.scoring.registry import of_attention, scorers
+from headprune.scoring.moments import equations_of
+from headprune.scoring.registry import data_free, of_attention, scorers
 from headprune.sites.find import find_heads, unwrapped
 
 
@@ -47,10 +50,17 @@ def score(
             f"'{method}' looks at attention, which neurons do not have. Score heads alone, or neurons by another one "
             "(sensitivity, fisher, output-norm, curvature …)."
         )
+    check_options(f"The score '{method}'", scorer, options)
+    if not len(found):
+        raise UnsupportedModelError("This model has no heads left: there is nothing to score.")
+    if method not in data_free and any(parameter.is_meta for parameter in model.parameters()):
+        raise UnsupportedModelError("The model is on the meta device: it has no weights to run. Load them first.")
     device = next(model.parameters()).device
     batches = batches_of(data, device, collator=collator, batch_size=batch_size)
     job = Job(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)
-    with evaluation(model), masked(model, mask, heads=found) if mask is not None else nullcontext():
+    masking = masked(model, mask, heads=found) if mask is not None else nullcontext()
+    solving = equations_of(f"The score '{method}'")
+    with torch.inference_mode(False), evaluation(model), masking, solving:  # gradients are wanted in any case
         scores = scorer(job, **options)
     how = {} if loss == "mean" else {"loss": loss if isinstance(loss, str) else "own"}
     return dataclasses.replace(scores, data=name, options={**scores.options, **how})

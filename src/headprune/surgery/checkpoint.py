@@ -34,6 +34,7 @@ from headprune.surgery.applying import apply_, untie_removed_
 from headprune.surgery.card import model_card
 from headprune.surgery.edits import MOST, Edits
 
+ONNX, ONNX_INT8 = "model.onnx", "model.int8.onnx"
 _MARK = "_headprune_installed"
 
 
@@ -206,7 +207,10 @@ def _exchange(new: Path, old: Path, target: Path) -> None:
 
 
 def _stale(names: list[str], target: Path) -> list[str]:
-    """Weight files of an earlier save of the same variant, which a loader would take instead of the new ones."""
+    """Weight files of an earlier save of the same variant, which a loader would take instead of the new ones; and the
+    ONNX file in 8 bits of another model."""
+    if ONNX in names:
+        return [ONNX_INT8] if ONNX_INT8 not in names and (target / ONNX_INT8).exists() else []
     weights = next((name for name in names if name.endswith(".safetensors")), "")
     stem = re.sub(r"(-\d{5}-of-\d{5})?\.safetensors$", "", weights)  # model, or model.fp16
     pattern = re.compile(re.escape(stem) + r"(-\d{5}-of-\d{5})?\.safetensors")

@@ -19,9 +19,9 @@ from headprune.sites.example import example_inputs, to_model
 from headprune.sites.find import unwrapped
 from headprune.sites.modes import eval_mode
 from headprune.sites.running import takes_use_cache
-from headprune.surgery.prune import refuse_unfit_models
+from headprune.surgery.checkpoint import ONNX, ONNX_INT8
+from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 
-FILE, FILE_INT8 = "model.onnx", "model.int8.onnx"
 LARGEST_GAP = 1e-4  # between the runtime's answer and PyTorch's
 
 
@@ -33,22 +33,25 @@ def save_onnx(model: nn.Module, folder: Path, example: Mapping[str, Any] | None,
     runtime = _packages()
     model = unwrapped(model)
     refuse_unfit_models(model)
+    refuse_unpruned_repair(model)
     if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters()):
         raise UnsupportedModelError("The model is in half precision, which runtimes on CPUs do not run: model.float().")
     inputs = to_model(model, example if example is not None else example_inputs(model))
     inputs = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False) or "decoder_input_ids" in inputs:
+        inputs.pop("labels", None)  # who runs the file has none; some decoders make their inputs from them
     answering = _Answering(model, tuple(inputs))
     with eval_mode(model), torch.no_grad():
         answering(*inputs.values())
         program = _exported(answering, inputs)
-        program.save(str(folder / FILE))
-        session = runtime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
-        batches = [inputs] if example is not None else [inputs, *_other_shape(model, inputs)]
-        for batch in batches:
+        program.save(str(folder / ONNX))
+        session = runtime.InferenceSession(str(folder / ONNX), providers=["CPUExecutionProvider"])
+        others = _other_shape(model, inputs) if example is None else _longer(answering, inputs)
+        for batch in (inputs, *others):
             _compare(session, answering, batch)
     if int8:
         _quantise(folder)
-        rough = runtime.InferenceSession(str(folder / FILE_INT8), providers=["CPUExecutionProvider"])
+        rough = runtime.InferenceSession(str(folder / ONNX_INT8), providers=["CPUExecutionProvider"])
         asked = {node.name for node in rough.get_inputs()}
         (answer,) = rough.run(None, {name: value.cpu().numpy() for name, value in inputs.items() if name in asked})
         if not np.isfinite(answer).all():
@@ -63,10 +66,10 @@ def _quantise(folder: Path) -> None:
     import onnx
     from onnxruntime import quantization
 
-    exact = onnx.load(folder / FILE)
+    exact = onnx.load(folder / ONNX)
     del exact.graph.value_info[:]  # PyTorch's notes on shapes, which the quantiser's own inference trips over
     with _silence():
-        quantization.quantize_dynamic(exact, str(folder / FILE_INT8))
+        quantization.quantize_dynamic(exact, str(folder / ONNX_INT8))
 
 
 class _Answering(nn.Module):
@@ -117,6 +120,19 @@ def _other_shape(model: nn.Module, inputs: Mapping[str, Tensor]) -> list[dict[st
     except ExampleError:
         return []
     return [{name: made[name] for name in inputs}] if inputs.keys() <= made.keys() else []
+
+
+def _longer(answering: _Answering, inputs: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The user's own example with its first row once more, where the model takes that."""
+    rows = {len(value) if value.dim() else 0 for value in inputs.values()}
+    if len(rows) != 1 or 0 in rows:
+        return []
+    batch = {name: torch.cat([value, value[:1]]) for name, value in inputs.items()}
+    try:
+        answering(*batch.values())
+    except Exception:  # whatever the model's code says to another number of rows
+        return []
+    return [batch]
 
 
 def _compare(session: Any, answering: _Answering, batch: Mapping[str, Tensor]) -> None:

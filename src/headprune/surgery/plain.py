@@ -24,7 +24,8 @@ from headprune.sites.find import find_heads, unwrapped
 from headprune.sites.layers import ENTRY
 from headprune.sites.modes import eval_mode
 from headprune.sites.running import run
-from headprune.surgery.prune import refuse_unfit_models
+from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
+from headprune.surgery.standalone import MODULE
 
 # What configs call these, in the order in which they are tried. An encoder-decoder may have names of its own.
 HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
@@ -39,6 +40,7 @@ def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.M
     """A model over the same tensors that looks as if it had never been pruned, to be saved. Refused otherwise."""
     model = unwrapped(model)
     refuse_unfit_models(model)
+    refuse_unpruned_repair(model)
     if any(type(parameter) is not nn.Parameter for parameter in model.parameters()):
         raise UnsupportedModelError(
             "The model is quantised. Export it as it was before, and quantise it while it is loaded."
@@ -75,6 +77,8 @@ def _config(model: nn.Module, heads: HeadMap, width: str) -> Any:
         part = _part(config, place)
         for name in [name for name in vars(part) if name.startswith(record.ENTRY) or name == ENTRY]:
             delattr(part, name)
+    if any(MODULE in str(place) for place in (getattr(config, "auto_map", None) or {}).values()):
+        del config.auto_map  # it was loaded from a standalone folder, whose code it does without
     for owner, sites in _by_owner(model, heads.neurons).items() if heads.neurons else ():
         _tell_neurons(_part(config, owner), sites, type(model).__name__)
     for owner, sites in _by_owner(model, heads.attention).items():
@@ -86,6 +90,13 @@ def _config(model: nn.Module, heads: HeadMap, width: str) -> Any:
                 with contextlib.suppress(AttributeError):  # some compute it
                     setattr(part, name, sites[0].head_dim)
     return config
+
+
+def _library_class(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class itself, or what the code of a standalone folder builds on."""
+    if kind.__module__.rpartition(".")[2] != MODULE:
+        return kind
+    return next(base for base in kind.__mro__ if base.__module__.startswith("transformers."))
 
 
 def _by_owner(model: nn.Module, heads: HeadMap) -> dict[tuple[str, ...], list[Site]]:
@@ -165,7 +176,7 @@ def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
     name = type(model).__name__
     try:
         loaded = type(config).from_dict(json.loads(config.to_json_string()))  # as whoever loads it will have it
-        plain: nn.Module = type(model)(loaded)
+        plain: nn.Module = _library_class(type(model))(loaded)
     except Exception as error:  # whatever a family's own checks say
         told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise UnsupportedModelError(f"The config of {name} cannot say it ({told}).") from error

@@ -88,7 +88,7 @@ def perform(
     model = unwrapped(model)
     if isinstance(mask, HeadMask) and mask.has_neurons:
         mask = mask.filled(find_heads(model, example, neurons=True))
-    repair = _checked_repair(model, mask, empty_site)
+    repair = _checked_repair(model, mask, empty_site, example)
     with torch.inference_mode(False):
         outcome = _cut_out(model, mask, gqa, empty_site, verify, example)
     if outcome.journals:
@@ -106,20 +106,28 @@ def perform(
     return outcome
 
 
-def _checked_repair(model: nn.Module, mask: HeadMask, empty_site: EmptySite) -> dict[str, Any] | None:
+def _checked_repair(
+    model: nn.Module, mask: HeadMask, empty_site: EmptySite, example: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
     """What `recover_` did to this model, if it was for this mask."""
     inner = [path for path in record.repaired_parts(model) if path]
     if inner:
         raise MaskError(f"{inner[0]} was repaired (recover_) by itself. Prune that part, or repair the whole model.")
     repair = record.noted_repair(model)
-    if repair is not None and empty_site == "skip":
+    empties = isinstance(mask, HeadMask) and not all(mask.kept(site) for site in mask.original_counts)
+    if repair is not None and empty_site == "skip" and empties:
         raise MaskError("The model was repaired (recover_) with the biases of its sites: empty_site='skip' drops them.")
-    if repair is not None and isinstance(mask, HeadMask) and repair["kept"] != mask.to_dict():
+    if repair is not None and isinstance(mask, HeadMask) and repair["kept"] != _of_losing_sites(model, mask, example):
         raise MaskError(
             "The model was repaired (recover_) for another mask than this one. Prune it with the mask that it was "
             "repaired for, or start from the original."
         )
     return repair
+
+
+def _of_losing_sites(model: nn.Module, mask: HeadMask, example: Mapping[str, Any] | None) -> dict[str, list[int]]:
+    heads = find_heads(model, example, neurons=mask.has_neurons)
+    return mask.filled(heads).checked_for(heads).of_losing_sites(heads)
 
 
 def _added_biases(model: nn.Module, heads: HeadMap, repair: dict[str, Any]) -> dict[str, int]:
@@ -199,6 +207,15 @@ def refuse_unfit_models(model: nn.Module) -> None:
     if "disk" in placement or ("cpu" in placement and len(placement) > 1):
         raise UnsupportedModelError(
             "Parts of the model are offloaded (hf_device_map). Load it without offloading, prune it, and save it."
+        )
+
+
+def refuse_unpruned_repair(model: nn.Module) -> None:
+    """Models between `recover_` and `prune_`: neither the original nor the pruned one."""
+    if record.repaired_parts(model):
+        raise UnsupportedModelError(
+            "The model was repaired (recover_) for heads that are still there: it is neither the original nor the "
+            "pruned model. prune_ it with the mask that it was repaired for first."
         )
 
 

@@ -13,7 +13,7 @@ from headprune.heads.files import write_text
 from headprune.sites import record
 from headprune.sites.find import unwrapped
 from headprune.surgery.bundling import bundle
-from headprune.surgery.prune import refuse_unfit_models
+from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 
 MODULE = "modeling_pruned"
 NEEDED = [("headprune.surgery.applying", "apply_"), ("headprune.surgery.edits", "Edits")]
@@ -42,6 +42,7 @@ def save_standalone(model: nn.Module, folder: Path) -> None:
     """Save the pruned model with its modelling file into a folder that is there."""
     model = unwrapped(model)
     refuse_unfit_models(model)
+    refuse_unpruned_repair(model)
     name = type(model).__name__
     if record.read(model) is None:
         raise UnsupportedModelError("No head of this model was removed: save it with save_pretrained.")

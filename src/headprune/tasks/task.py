@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadMask
-from headprune.masking import masked
+from headprune.masking import EmptySite, masked
 from headprune.scoring.job import ROW, evaluation, model_inputs, on_device
 from headprune.scoring.losses import ExampleLoss
 from headprune.stats import Interval, bootstrap_interval
@@ -187,6 +187,7 @@ def evaluate(
     *,
     mask: HeadMask | None = None,
     heads: HeadMap | None = None,
+    empty_site: EmptySite = "bias",
     keep: Callable[[Any, Batch], None] = lambda outputs, batch: None,
 ) -> Evaluation:
     """Score a model, with only the heads of `mask` on if one is given. `keep` sees every answer with its batch."""
@@ -196,7 +197,7 @@ def evaluate(
     with (
         evaluation(model),
         torch.inference_mode(),
-        masked(model, mask, heads=heads) if mask is not None else nullcontext(),
+        masked(model, mask, heads=heads, empty_site=empty_site) if mask is not None else nullcontext(),
     ):
         for batch in batches:
             moved = on_device(batch, device)
