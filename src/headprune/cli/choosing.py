@@ -32,7 +32,7 @@ class Choice:
     scores: Annotated[Path | None, typer.Option(help="A scores file: the lowest heads go first.")] = None
     method: Annotated[
         str | None,
-        typer.Option(help="Score heads here, on --task, by this method; best: the strongest that was measured so far."),
+        typer.Option(help="Score heads here, on --task, by this method; best: what measured best on average."),
     ] = None
     prune: Annotated[str | None, typer.Option(help="How many heads go: a share (50%) or a count (72).")] = None
     keep: Annotated[str | None, typer.Option(help="How many heads stay: a share (50%) or a count (72).")] = None

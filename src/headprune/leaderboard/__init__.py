@@ -11,7 +11,7 @@ from headprune.leaderboard.cells import (
     specs,
     write_cells,
 )
-from headprune.leaderboard.page import Hardest, hardest, page
+from headprune.leaderboard.page import Hardest, hardest, on_average, page
 
 __all__ = [
     "BASELINE",
@@ -21,6 +21,7 @@ __all__ = [
     "add_cell",
     "cell",
     "hardest",
+    "on_average",
     "page",
     "read_cells",
     "spec_of",

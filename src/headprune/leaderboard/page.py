@@ -25,8 +25,8 @@ def page(cells: Sequence[Mapping[str, Any]]) -> str:
         "a single seed). Classifiers: score on the dev set, which no method has seen; heads are chosen and "
         "repaired on 512 training examples. SmolLM2: whole groups go, perplexity of the first 32,000 tokens of "
         "the WikiText-2 test text; chosen and repaired on 32 pieces of 256 tokens of its validation text. "
-        "`ablation` and `all-but-one` take a pass for every head, and choose on a quarter of that on mpnet and "
-        "SmolLM2. Log-loss in nats, per example or token. Seconds: processor time of choosing, repairing and "
+        "`ablation` and `all-but-one` take a pass for every head or group, and choose on a quarter of that on mpnet "
+        "and SmolLM2. Log-loss in nats, per example or token. Seconds: processor time of choosing, repairing and "
         "training with one thread, which is the time that they take on an idle machine; without evaluation. "
         "`best` is `curvature` with least squares. What the names mean: [pruning without "
         "training](without-training.md).",
@@ -35,6 +35,7 @@ def page(cells: Sequence[Mapping[str, Any]]) -> str:
         "where it stopped; `headprune bench leaderboard --cell NAME` computes one cell again.",
         "",
         *_headline(cells, places),
+        *_on_average(cells, places),
     ]
     for model, data in places:
         mine = [c for c in cells if (c["model"], c["data"]) == (model, data)]
@@ -59,8 +60,8 @@ def _headline(cells: Sequence[Mapping[str, Any]], places: Iterable[tuple[str, st
     for model, data in places:
         found = hardest(cells, model, data)
         if found is not None:
-            values = [found.shown(found.full)]
-            values += [tell(value) for value in (found.rival, found.best) for tell in (found.shown, found.lost)]
+            values = [found.shown(found.full), found.shown(found.rival), found.lost(found.rival_loss)]
+            values += [found.shown(found.best), found.lost(found.best_loss)]
             row = [f"{model}, {data}", f"{found.share:.0%}", *values, f"{found.part:.0%}"]
             lines.append(f"| {' | '.join(row)} | {found.beyond} of {found.seeds} |")
     return lines if len(lines) > 6 else []
@@ -75,22 +76,20 @@ class Hardest:
     full: float
     rival: float
     best: float
+    rival_loss: float  # in nats, or as a share
+    best_loss: float
     beyond: int  # seeds in which the interval of the difference excludes none
     seeds: int
 
-    def loss(self, value: float) -> float:
-        """In nats, or as a share."""
-        return math.log(value / self.full) if self.metric == "perplexity" else self.full - value
-
-    def lost(self, value: float) -> str:
-        return f"{self.loss(value):.3f} nats" if self.metric == "perplexity" else f"{100 * self.loss(value):.2f} points"
+    def lost(self, loss: float) -> str:
+        return f"{loss:.3f} nats" if self.metric == "perplexity" else f"{100 * loss:.2f} points"
 
     def shown(self, value: float) -> str:
         return _shown(value, self.metric != "perplexity")
 
     @property
     def part(self) -> float:
-        return self.loss(self.best) / self.loss(self.rival)
+        return self.best_loss / self.rival_loss
 
 
 def hardest(cells: Sequence[Mapping[str, Any]], model: str, data: str) -> Hardest | None:
@@ -109,10 +108,56 @@ def hardest(cells: Sequence[Mapping[str, Any]], model: str, data: str) -> Hardes
         )
         intervals = [c["against"]["interval"] for c in bests]
         beyond = sum(low > 0 or high < 0 for low, high in intervals)
-        found = Hardest(str(rivals[0]["metric"]), share, full, rival, best, beyond, len(bests))
-        if found.loss(rival) >= LARGE_LOSS.get(found.metric, 0.05):
+        lost, left = (statistics.mean(map(_loss, rows)) for rows in (rivals, bests))
+        found = Hardest(str(rivals[0]["metric"]), share, full, rival, best, lost, left, beyond, len(bests))
+        if found.rival_loss >= LARGE_LOSS.get(found.metric, 0.05):
             return found
     return None
+
+
+def _loss(cell: Mapping[str, Any]) -> float:
+    """What went with the heads: in nats, or as a share."""
+    before, after = ("nll", "nll_full") if cell["metric"] == "perplexity" else ("full", "score")
+    return float(cell[before]) - float(cell[after])
+
+
+def on_average(cells: Sequence[Mapping[str, Any]], model: str) -> list[tuple[tuple[str, str], list[float]]]:
+    """Ways without training, least mean loss first: what each loses on average over tasks, and at each share. Only ways
+    that are measured on all tasks of the model, with all shares and seeds."""
+    mine = [c for c in cells if c["model"] == model and not int(c["epochs"])]
+    wanted = [spec for spec in specs() if spec.model == model and not spec.epochs]
+    shares = sorted({spec.prune for spec in wanted})
+    found = []
+    for way in dict.fromkeys((spec.method, spec.recover) for spec in wanted):
+        here = [c for c in mine if (c["method"], c["recover"]) == way]
+        if len(here) == sum((spec.method, spec.recover) == way for spec in wanted):
+            by_share = [statistics.mean(_loss(c) for c in here if float(c["prune"]) == share) for share in shares]
+            found.append((way, [statistics.mean(by_share), *by_share]))
+    return sorted(found, key=lambda pair: pair[1][0])
+
+
+def _on_average(cells: Sequence[Mapping[str, Any]], places: Iterable[tuple[str, str]]) -> list[str]:
+    """One table for a model that does several tasks."""
+    names = [model for model, _ in places]
+    lines = []
+    for model in dict.fromkeys(name for name in names if names.count(name) > 1):
+        tasks = ", ".join(data for name, data in places if name == model)
+        shares = sorted({float(c["prune"]) for c in cells if c["model"] == model})
+        rows = on_average(cells, model)
+        lines += [
+            "",
+            f"## {model}: points lost on average over {tasks}, without training",
+            "",
+            "| order | repair | on average | " + " | ".join(f"{share:.0%} of heads gone" for share in shares) + " |",
+            "|---|---|---:|" + "---:|" * len(shares),
+            *(
+                f"| {_NAMES.get(way[0], way[0])} | {way[1]} | " + " | ".join(f"{100 * x:.2f}" for x in losses) + " |"
+                for way, losses in rows
+            ),
+        ]
+        if not rows:
+            return []
+    return lines
 
 
 def _table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -171,7 +216,7 @@ def _against(cells: Sequence[Mapping[str, Any]], is_share: bool) -> list[str]:
     compared = [c for c in cells if c["method"] == "best" and c.get("against")]
     if not compared:
         return []
-    unit = "points" if is_share else "of perplexity"
+    unit = "points" if is_share else "perplexity"
     lines = [
         "",
         f"`best` against sensitivity without repair, same number of heads, paired over examples, in {unit}:",

@@ -27,7 +27,7 @@ from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 
 @dataclass(frozen=True)
 class Way:
-    """How heads are looked for. The defaults are `best`: what measured best so far."""
+    """How heads are looked for. The defaults are `best`: what lost least on average (leaderboard.md)."""
 
     method: str = "curvature"
     recover: str | None = "least-squares"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,8 @@ def look(model: nn.Module, example: Mapping[str, Any] | None = None, *, neurons:
         )
     with paused_gates(model):
         examination = examine(model, example)
-        parts, without = find_feed_forward(model, examination, example) if neurons else ([], [])
+        closed = [item.path for item in examination.skipped if not _holds(item.path, _emptied_paths(model))]
+        parts, without = find_feed_forward(model, examination.anatomies, closed, example) if neurons else ([], [])
     names = name_sites(model, examination.anatomies)
     sites = {
         anatomy.block: Site(
@@ -163,6 +164,19 @@ def _remembered_sites(model: nn.Module, found: Mapping[str, Site], *, neurons: b
         output = place[0].removesuffix(site.path) + site.output
         sites[place[0]] = dataclasses.replace(site, path=place[0], output=output)
     return sites
+
+
+def _emptied_paths(model: nn.Module) -> list[str]:
+    """Blocks that an earlier pruning took all heads from."""
+    entry = record.read(model)
+    sites = record.recorded_heads(entry) if entry is not None else ()
+    places = [record.find_module(model, site.path) for site in sites if not site.num_heads]
+    return [place[0] for place in places if place is not None]
+
+
+def _holds(path: str, emptied: Sequence[str]) -> bool:
+    """Whether an emptied block is inside: a layer looks strange without its attention, and the rest of it is sound."""
+    return any(block.startswith(f"{path}.") for block in emptied)
 
 
 def _related(path: str, emptied: str) -> bool:

@@ -34,9 +34,9 @@ class Maker:
             for sound in self.sounds():
                 made = {**picture, **sound, **self.series(), **self.others()}
                 if "input_ids" in self.accepted and self.vocabulary() is not None:
-                    made |= self.text(made)
+                    made |= self.choices(self.text(made))
                 if made and self.is_encoder_decoder() and "decoder_input_ids" in self.accepted:
-                    made["decoder_input_ids"] = self.tokens(self.length - 2)  # another length than the source's
+                    made |= self.target(made)
                 last = set(made)
                 yield made
         alone = {name: value for name, value in made.items() if name in TEXT_ONLY}
@@ -45,6 +45,22 @@ class Maker:
 
     def is_encoder_decoder(self) -> bool:
         return bool(self.setting("is_encoder_decoder"))
+
+    def target(self, made: Batch) -> Batch:
+        """What the decoder reads: a text of another length than the source. A classifier makes it from the source, and
+        looks where that ends."""
+        end = self.setting("eos_token_id")
+        if not type(self.model).__name__.endswith("ForSequenceClassification") or not isinstance(end, int):
+            return {"decoder_input_ids": self.tokens(self.length - 2)}
+        ids = made["input_ids"].clone()  # without special tokens so far
+        ids[:, -1] = end
+        return {"input_ids": ids}
+
+    def choices(self, text: Batch) -> Batch:
+        """Two texts for each example, where one of several is to be chosen: (batch, choices, length)."""
+        if not type(self.model).__name__.endswith("ForMultipleChoice"):
+            return text
+        return {name: torch.stack([value, value.flip(0)], 1) for name, value in text.items()}
 
     def setting(self, *names: str) -> Any:
         """The first of these that the config, or a config inside it, gives a value."""

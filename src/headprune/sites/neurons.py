@@ -20,7 +20,7 @@ from headprune.comparing import difference
 from headprune.heads import Skipped
 from headprune.hooks import Call, HeadFactor, Watch, captured_output, scaled_inputs, watched
 from headprune.sites import projections
-from headprune.sites.examine import Examination, batch_axis
+from headprune.sites.examine import Anatomy, batch_axis
 from headprune.sites.example import example_inputs
 from headprune.sites.modes import eval_mode, free_gradients, same_attributes
 from headprune.sites.naming import places_in_lists
@@ -52,14 +52,14 @@ def channels(kind: str, neurons: Sequence[int], size: int) -> list[int]:
 
 
 def find_feed_forward(
-    model: nn.Module, attention: Examination, example: Mapping[str, Any] | None = None
+    model: nn.Module, attention: Sequence[Anatomy], closed: Sequence[str], example: Mapping[str, Any] | None = None
 ) -> tuple[list[FeedForward], list[Skipped]]:
-    """Every feed-forward part in a layer of the model that runs without one of its neurons; and what does not.
+    """Every feed-forward part in a layer of the model that runs without one of its neurons; and what does not. Modules
+    that are `closed` are not looked into.
 
     Cost: one forward pass, two backward passes through each part, and three runs of its block.
     """
-    taken = {a.output for a in attention.anatomies} | {path for a in attention.anatomies for path in a.channels}
-    closed = [item.path for item in attention.skipped]
+    taken = {a.output for a in attention} | {path for a in attention for path in a.channels}
     with free_gradients(model), same_attributes(model):
         inputs = example if example is not None else example_inputs(model)
         with watched(model) as watch:
@@ -79,7 +79,7 @@ def _experts(model: nn.Module) -> list[Skipped]:
 
 
 def _parts(
-    model: nn.Module, watch: Watch, inputs: Mapping[str, Any], taken: set[str], closed: list[str]
+    model: nn.Module, watch: Watch, inputs: Mapping[str, Any], taken: set[str], closed: Sequence[str]
 ) -> tuple[list[FeedForward], list[Skipped]]:
     calls = sorted(watch.calls, key=lambda call: call.order)
     linear = [call for call in calls if _is_candidate(model, call, taken, closed)]
