@@ -76,3 +76,24 @@ def test_the_cost_of_a_cluster_is_the_measured_one():
     assert module.table(stored) in (ROOT / "docs" / "cluster.md").read_text()
     for paper, row in module.costs(stored["shapes"]).items():  # the presets have not changed since
         assert row == pytest.approx(stored["papers"][paper])
+
+
+def test_the_speeds_of_the_pages_are_the_measured_ones():
+    """docs/without-training.md and docs/deployment.md against the stored benchmarks, and these within their targets."""
+
+    def words(page):
+        return " ".join((ROOT / "docs" / page).read_text().split())
+
+    onnx, targets = (
+        json.loads((ROOT / "benchmarks" / "results" / name).read_text())
+        for name in ("onnx_speed.json", "speedup_target.json")
+    )
+    runs = targets["speedups"]
+    assert all(abs(run["measured"] / float(asked) - 1) <= 0.05 for asked, run in runs.items())
+    first, second, third = (f"{run['measured']:.3f}" for run in runs.values())
+    assert f"were {first}, {second} and {third} times as fast" in words("without-training.md")
+    controls = ", ".join(f"{run['control']:.3f}" for run in runs.values())
+    assert f"A/A controls {controls}" in words("without-training.md")
+    half, most = (run["reached"] for run in onnx["speedup"].values())
+    assert min(half, most) >= 0.9
+    assert f"measured {half:.3f} (half of the heads gone) and {most:.3f} (three quarters)" in words("deployment.md")

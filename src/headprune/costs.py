@@ -20,7 +20,7 @@ from headprune.counting import count_macs, count_parameters
 from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.heads.mask import Unit
-from headprune.measuring import interleaved, ratio, sized_example
+from headprune.measuring import interleaved, ratio, sized_example, waiting_for
 from headprune.selection import Normalize, select, units_of_site
 from headprune.sites import projections
 from headprune.sites.example import to_model
@@ -126,8 +126,7 @@ class _Timed:
         return self.total * statistics.median(ratios)
 
     def _seconds(self, count: int) -> float:
-        device = next(self.model.parameters()).device
-        after = torch.cuda.synchronize if device.type == "cuda" else None
+        after = waiting_for(next(self.model.parameters()).device)
         with torch.inference_mode():
             return statistics.median(interleaved([lambda: run(self.model, self.inputs)], count, 1, after)[0])
 
@@ -315,7 +314,7 @@ def _measured(model: nn.Module, mask: HeadMask, gqa: Gqa | None, inputs: Mapping
     """The model without these heads against the whole one, and that against itself, in interleaved rounds."""
     pruned = copy.deepcopy(model)
     perform(pruned, mask, gqa=gqa, verify=False)
-    after = torch.cuda.synchronize if next(model.parameters()).device.type == "cuda" else None
+    after = waiting_for(next(model.parameters()).device)
     tasks = [lambda m=m: run(m, inputs) for m in (model, model, pruned)]
     with torch.inference_mode():
         whole, again, smaller = interleaved(tasks, rounds, 1, after)

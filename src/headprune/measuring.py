@@ -112,6 +112,11 @@ def _longest(model: nn.Module) -> list[int]:
     ]
 
 
+def waiting_for(device: torch.device) -> Callable[[], None] | None:
+    """What ends when a device has done all that it was asked for; None where a call ends only then."""
+    return {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type)
+
+
 def interleaved(
     tasks: Sequence[Callable[[], object]], repeats: int, warmup: int = 2, after: Callable[[], None] | None = None
 ) -> list[list[float]]:
@@ -143,8 +148,7 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
 def _timing(
     model: nn.Module, against: nn.Module | None, inputs: dict[str, Any], rows: int, repeats: int, warmup: int
 ) -> Timing:
-    device = next(model.parameters()).device
-    after = torch.cuda.synchronize if device.type == "cuda" else None
+    after = waiting_for(next(model.parameters()).device)
     models = [model, model, *([unwrapped(against)] if against is not None else [])]
     with torch.inference_mode():
         times = interleaved([lambda m=m: run(m, inputs) for m in models], repeats, warmup, after)  # type: ignore[misc]

@@ -55,6 +55,6 @@ def _gradients(job: Job, batch: Mapping[str, Any], shape: tuple[int, ...]) -> Gr
         total = job.example_losses(batch).sum()  # sum: each row keeps its own gradient
     grads = torch.autograd.grad(total, list(masks.values()), allow_unused=True)
     return {
-        site.id: torch.zeros(*shape, site.num_heads) if grad is None else grad[..., list(site.kept)]
+        site.id: torch.zeros(*shape, site.num_heads, device=device) if grad is None else grad[..., list(site.kept)]
         for site, grad in zip(sites, grads, strict=True)
     }
