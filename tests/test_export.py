@@ -120,6 +120,9 @@ def test_a_standalone_block_follows_its_width(tmp_path):
     folder = hp.export(model, tmp_path / "trocr", format="standalone")
     tell(folder, model)
     answers_without_headprune([folder], tmp_path / "cache")
+    loaded = AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert len(hp.find_heads(loaded)) == len(hp.find_heads(model)) == 5
+    assert difference(run(loaded), run(model.eval())).is_small
 
 
 def test_standalone_is_refused_where_it_has_nothing_to_build_on(tmp_path):

@@ -27,6 +27,7 @@ from headprune.errors import BudgetError, DataError, HeadpruneError, MaskError, 
 from headprune.heads import HeadScores
 from headprune.measuring import sized_example
 from headprune.recovery import Way
+from headprune.registry import check_options
 from headprune.scoring.moments import site_calls
 from headprune.sites.example import example_inputs
 from headprune.verifying import building
@@ -50,7 +51,7 @@ def test_a_uniform_speedup_of_unequal_sites_is_refused():
     hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("encoder.0:1"))
     heads = hp.find_heads(model)
     scores = hp.score(model, method="random", heads=heads)
-    with pytest.raises(MaskError, match=r"encoder\.0 has 3 and encoder\.1 4"):
+    with pytest.raises(MaskError, match=r"encoder\.0 has 3, encoder\.1 4"):
         mask_for_speedup(model, scores, heads, 1.001, uniform=True, repeats=3)
     with pytest.raises(BudgetError, match="cannot be met"):
         mask_for_budget(model, scores, heads, "parameters", 0.01)
@@ -257,6 +258,9 @@ def test_likely_mistakes_are_told():
     ):
         with pytest.raises(UnknownNameError, match="Did you mean 'ridge'"):
             act()
+    check_options("A scorer of one's own", lambda job, power=1: job, ["power"])
+    with pytest.raises(UnknownNameError, match="Did you mean 'power'"):
+        check_options("A scorer of one's own", lambda job, power=1: job, ["pwoer"])
     with pytest.raises(MaskError, match="expected a Way"):
         hp.search(model, [batch], prune=0.5, way="best")
     dead = copy.deepcopy(model)
@@ -343,6 +347,11 @@ def test_a_skipped_site_without_heads_is_only_refused_after_a_repair_if_there_is
                 hp.prune_(repaired, mask, empty_site="skip")
         else:
             hp.prune_(repaired, mask, empty_site="skip")
+    hp.prune_(model, emptied)  # what was emptied before is not emptied again
+    rest = hp.HeadMask.full(hp.find_heads(model)).without("encoder.1:0")
+    hp.recover_(model, rest, [labelled(model)])
+    hp.prune_(model, rest, empty_site="skip")
+    assert len(hp.find_heads(model)) == 3
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,12 @@ def _same_everywhere(losses: Table, costs: Table, limit: float) -> dict[str, int
 
 def equal_counts(counts: Mapping[str, int]) -> int:
     """How many units every site has, where all have equally many."""
-    if len(set(counts.values())) != 1:
-        least, most = (f(counts, key=counts.__getitem__) for f in (min, max)) if counts else ("", "")
-        found = f"{least} has {counts[least]} and {most} {counts[most]}" if counts else "no site has heads left"
-        raise MaskError(f"The sites do not have equally many heads to begin with ({found}): they cannot keep the same.")
-    return next(iter(counts.values()))
+    if not counts:
+        raise MaskError("No site has heads left to choose from.")
+    least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    if counts[least] != counts[most]:
+        raise MaskError(
+            f"The sites do not have equally many heads to begin with ({least} has {counts[least]}, {most} "
+            f"{counts[most]}): they cannot keep the same number."
+        )
+    return counts[least]

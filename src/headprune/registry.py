@@ -40,7 +40,11 @@ def check_options(kind: str, function: Callable[..., object], options: Iterable[
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    known = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty
+    ]
     for name in options:
         if name not in known:
             more = hint(name, known) if known else "It has none."

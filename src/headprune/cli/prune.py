@@ -31,7 +31,7 @@ from headprune.cli.widening import takes
 from headprune.errors import CheckpointError, MaskError
 
 if TYPE_CHECKING:
-    from headprune.heads import HeadMask
+    from headprune.heads import HeadMap, HeadMask
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
 TRAINED = ("finetune.json", "train-mt.json", "train-lm.json", "training_args.bin", "trainer_state.json")
@@ -79,7 +79,7 @@ def prune(
         some, how = choose(choice, loaded, found, seed, calibrated, budget)
         chosen = HeadMask.from_dict(every, some.to_dict())
         if choice.repair is not None and empty_site == "skip":
-            _refuse_a_repair_that_is_dropped(chosen)
+            _refuse_a_repair_that_is_dropped(chosen, every)
         step("counting")
         shape = sized_example(loaded, choice.batch, choice.length) if choice.has_shape else None
         planned = plan(loaded, chosen, **ways, example=shape)
@@ -123,8 +123,8 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def _refuse_a_repair_that_is_dropped(mask: HeadMask) -> None:
-    emptied = [site for site in mask.original_counts if not mask.kept(site)]
+def _refuse_a_repair_that_is_dropped(mask: HeadMask, heads: HeadMap) -> None:
+    emptied = [site.id for site in heads if site.num_heads and not mask.kept(site.id)]
     if emptied:
         raise MaskError(
             f"{emptied[0]} loses all its heads: --empty-site skip would drop the bias that --recover repairs. Use "

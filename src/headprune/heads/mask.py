@@ -147,10 +147,6 @@ class HeadMask:
             return HeadMask({**{site.id: site.kept for site in heads}, **self._kept}, heads.original_counts())
         return self
 
-    def of_losing_sites(self, heads: HeadMap) -> dict[str, list[int]]:
-        """What stays, of the sites that lose heads."""
-        return {site.id: list(self.kept(site.id)) for site in heads if self.kept(site.id) != site.kept}
-
     @property
     def has_neurons(self) -> bool:
         """Whether it speaks of feed-forward parts, too."""

@@ -144,6 +144,8 @@ def _on_average(cells: Sequence[Mapping[str, Any]], places: Iterable[tuple[str, 
         tasks = ", ".join(data for name, data in places if name == model)
         shares = sorted({float(c["prune"]) for c in cells if c["model"] == model})
         rows = on_average(cells, model)
+        if not rows:
+            continue
         lines += [
             "",
             f"## {model}: points lost on average over {tasks}, without training",
@@ -155,8 +157,6 @@ def _on_average(cells: Sequence[Mapping[str, Any]], places: Iterable[tuple[str, 
                 for way, losses in rows
             ),
         ]
-        if not rows:
-            return []
     return lines
 
 

@@ -99,7 +99,7 @@ def repair(
     mask = mask.filled(job.heads) if isinstance(mask, HeadMask) else mask
     report, added, _ = _fitted_in_place(job, mask, method, tell, options)
     if report.before:
-        kept = mask.of_losing_sites(job.heads)
+        kept = record.kept_where_heads_go(mask, job.heads)
         record.note_repair(job.model, {"method": method, "kept": kept, "biases": added})
     return report
 

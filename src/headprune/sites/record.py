@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from headprune.errors import CheckpointError, HeadpruneError
-from headprune.heads import HeadMap
+from headprune.heads import HeadMap, HeadMask
 
 ENTRY = "headprune"
 VERSION = 1
@@ -112,6 +112,11 @@ def configs(config: Any) -> list[Any]:
 
 
 _REPAIR = "_headprune_repair"
+
+
+def kept_where_heads_go(mask: HeadMask, heads: HeadMap) -> dict[str, list[int]]:
+    """What stays, of the sites that lose heads: by this a repair and the pruning that follows it know each other."""
+    return {site.id: list(mask.kept(site.id)) for site in heads if mask.kept(site.id) != site.kept}
 
 
 def note_repair(model: nn.Module, how: dict[str, Any]) -> None:

@@ -114,20 +114,17 @@ def _checked_repair(
     if inner:
         raise MaskError(f"{inner[0]} was repaired (recover_) by itself. Prune that part, or repair the whole model.")
     repair = record.noted_repair(model)
-    empties = isinstance(mask, HeadMask) and not all(mask.kept(site) for site in mask.original_counts)
-    if repair is not None and empty_site == "skip" and empties:
-        raise MaskError("The model was repaired (recover_) with the biases of its sites: empty_site='skip' drops them.")
-    if repair is not None and isinstance(mask, HeadMask) and repair["kept"] != _of_losing_sites(model, mask, example):
+    if repair is None or not isinstance(mask, HeadMask):
+        return repair
+    heads = find_heads(model, example, neurons=mask.has_neurons)
+    if repair["kept"] != record.kept_where_heads_go(mask.filled(heads).checked_for(heads), heads):
         raise MaskError(
             "The model was repaired (recover_) for another mask than this one. Prune it with the mask that it was "
             "repaired for, or start from the original."
         )
+    if empty_site == "skip" and not all(repair["kept"].values()):
+        raise MaskError("The model was repaired (recover_) with the biases of its sites: empty_site='skip' drops them.")
     return repair
-
-
-def _of_losing_sites(model: nn.Module, mask: HeadMask, example: Mapping[str, Any] | None) -> dict[str, list[int]]:
-    heads = find_heads(model, example, neurons=mask.has_neurons)
-    return mask.filled(heads).checked_for(heads).of_losing_sites(heads)
 
 
 def _added_biases(model: nn.Module, heads: HeadMap, repair: dict[str, Any]) -> dict[str, int]:
