@@ -170,8 +170,9 @@ class VerificationError(HeadpruneError):
     `prune_` compares the smaller model with the whole one whose heads are masked, and `export` compares what it wrote.
 
     - The model is as it was before the call; nothing was written.
-    - The block does something with its heads that headprune did not see. `masked` works all the same.
-    - In half precision, prune in float32 and convert afterwards: `model.float()`.
+    - Something in the model depends on its heads in a way that headprune did not see. `masked` works all the same.
+    - It is not rounding: where models differ by more than they should, they are compared in double precision. Only if
+      the model does not run so (the message says it), prune in float32, and convert afterwards: `model.float()`.
     - Please report the type of the model, with the message.
     """
 
