@@ -19,6 +19,7 @@ from headprune.masking import masked
 from headprune.sites import find_heads, projections
 from headprune.sites.running import run
 from headprune.surgery.prune import prune_
+from headprune.surgery.verification import double_precision
 from headprune.verifying.building import Built, build
 
 checks: dict[str, Callable[[Subject], None]] = {}  # in the order in which they are done and told
@@ -134,12 +135,8 @@ def _masked(subject: Subject) -> None:
 
 def _changes_in_double(subject: Subject, mask: HeadMask) -> bool:
     """Whether a mask changes the answer, where random layers after the site leave little of it (MobileViT)."""
-    model = copy.deepcopy(subject.model).double()
-    floats = {
-        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-        for name, value in subject.batch.items()
-    }
-    return difference(subject.masked_answer(mask, floats, model), subject.answer(model, floats)).largest > 0.0
+    with double_precision(subject.model):
+        return difference(subject.masked_answer(mask), subject.answer(subject.model)).largest > 0.0
 
 
 @_check("pruned")
