@@ -137,23 +137,25 @@ def on_average(cells: Sequence[Mapping[str, Any]], model: str) -> list[tuple[tup
 
 
 def _on_average(cells: Sequence[Mapping[str, Any]], places: Iterable[tuple[str, str]]) -> list[str]:
-    """One table for a model that does several tasks."""
-    names = [model for model, _ in places]
+    """One table for each model, over its tasks."""
     lines = []
-    for model in dict.fromkeys(name for name in names if names.count(name) > 1):
-        tasks = ", ".join(data for name, data in places if name == model)
-        shares = sorted({float(c["prune"]) for c in cells if c["model"] == model})
+    for model in dict.fromkeys(name for name, _ in places):
         rows = on_average(cells, model)
         if not rows:
             continue
+        tasks = ", ".join(data for name, data in places if name == model)
+        shares = sorted({float(c["prune"]) for c in cells if c["model"] == model})
+        in_nats = any(c["metric"] == "perplexity" for c in cells if c["model"] == model)
         lines += [
             "",
-            f"## {model}: points lost on average over {tasks}, without training",
+            f"## {model}: {'nats' if in_nats else 'points'} lost on average over {tasks}, without training",
             "",
             "| order | repair | on average | " + " | ".join(f"{share:.0%} of heads gone" for share in shares) + " |",
             "|---|---|---:|" + "---:|" * len(shares),
             *(
-                f"| {_NAMES.get(way[0], way[0])} | {way[1]} | " + " | ".join(f"{100 * x:.2f}" for x in losses) + " |"
+                f"| {_NAMES.get(way[0], way[0])} | {way[1]} | "
+                + " | ".join(f"{x:.3f}" if in_nats else f"{100 * x:.2f}" for x in losses)
+                + " |"
                 for way, losses in rows
             ),
         ]
