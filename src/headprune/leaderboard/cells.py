@@ -41,12 +41,8 @@ CLASSIFIERS = (("minilm", "sst2"), ("minilm", "mrpc"), ("minilm", "cola"), ("mpn
 LANGUAGE_MODELS = (("smollm2", "wikitext2"),)
 SMALL = ("minilm",)  # the others take minutes a cell
 # What comes nearest to `best`: on MiniLM with repair, and on SmolLM2 without.
-RIVALS = {
-    "mpnet": (("reconstruction", "least-squares"), ("residual", "least-squares")),
-    "smollm2": (
-        ("reconstruction", "least-squares"), ("residual", "least-squares"), ("ablation", "least-squares"),
-    ),
-}  # fmt: skip
+RIVALS = (("reconstruction", "least-squares"), ("residual", "least-squares"))
+REPAIRED = {"minilm": ALSO_REPAIRED, "mpnet": RIVALS, "smollm2": (*RIVALS, ("ablation", "least-squares"))}
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ def specs() -> list[Spec]:
     found = []
     for model, data in (*CLASSIFIERS, *LANGUAGE_MODELS):
         shares = (1 / 3, 2 / 3) if (model, data) in LANGUAGE_MODELS else (0.25, 0.5, 0.75)
-        ways = (*WAYS, *(ALSO_REPAIRED if model in SMALL else RIVALS[model]))
+        ways = (*WAYS, *REPAIRED[model])
         found += [Spec(model, data, *way, share, 0, seed) for way in ways for seed in SEEDS for share in shares]
     trained = [
         Spec("minilm", "sst2", *way, share, 1, seed) for way in TRAINED for seed in SEEDS for share in (0.5, 0.75)
