@@ -58,16 +58,16 @@ OLDEST := .venv-oldest
 OLDEST_EXTRAS := tasks,report
 define oldest
 	$(PYTHON) -m venv $(1)
-	$(BIN)/python -m release.oldest $(2) --keep-torch > $(1)/oldest.txt
+	$(BIN)/python -m tools.release.oldest $(2) --keep-torch > $(1)/oldest.txt
 	$(1)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c $(1)/oldest.txt \
 	  -e '.$(3)' pytest pytest-timeout hypothesis
 	@touch $(1)/stamp
 endef
-$(OLDEST)/stamp: pyproject.toml release/oldest.py | install
+$(OLDEST)/stamp: pyproject.toml tools/release/oldest.py | install
 	$(call oldest,$(OLDEST),,)
 comma := ,
-$(OLDEST)-extras/stamp: pyproject.toml release/oldest.py | install
+$(OLDEST)-extras/stamp: pyproject.toml tools/release/oldest.py | install
 	$(call oldest,$(OLDEST)-extras,$(subst $(comma), ,$(OLDEST_EXTRAS)),[$(OLDEST_EXTRAS)])
 
 test-oldest: $(OLDEST)/stamp $(OLDEST)-extras/stamp
@@ -116,11 +116,11 @@ bench-peers: install
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/peers/run.py $(if $(DATA),--data-dir $(DATA))
 
 fuzz: install
-	HF_HUB_OFFLINE=1 $(BIN)/python fuzz/run.py --inputs 100000
+	HF_HUB_OFFLINE=1 $(BIN)/python tools/fuzz/run.py --inputs 100000
 
 MINUTES ?= 120
 soak: install
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python soak/run.py --minutes $(MINUTES) --out build/soak
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python tools/soak/run.py --minutes $(MINUTES) --out build/soak
 
 nightly: install
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m nightly
@@ -132,7 +132,7 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 release: install
-	$(BIN)/python release/build.py
+	$(BIN)/python tools/release/build.py
 
 # Pages from stored figures; docs/results/classifier.sh and collect.py make the figures.
 results: install

@@ -24,9 +24,9 @@ import transformers
 from torch import Tensor, nn
 
 import headprune as hp
-from headprune.counting import count_macs_of
-from headprune.heads.files import write_text
-from headprune.measuring import interleaved, ratio
+from headprune.cost.macs import count_macs_of
+from headprune.cost.measurement import interleaved, ratio
+from headprune.files import write_text
 
 RESULTS = Path(__file__).parent / "results" / "allattention_speed.json"
 TRAINING_ROUNDS, INFERENCE_ROUNDS = 12, 8

@@ -21,10 +21,10 @@ import transformers
 from transformers import BertConfig, BertModel
 
 import headprune as hp
-from headprune.counting import count_macs
-from headprune.heads.files import write_text
-from headprune.measuring import interleaved, ratio
-from headprune.sites.example import example_inputs
+from headprune.cost.macs import count_macs
+from headprune.cost.measurement import interleaved, ratio
+from headprune.files import write_text
+from headprune.structure.example import example_inputs
 
 BATCH, LENGTH, ROUNDS = 8, 128, 21
 TARGET = 0.90

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 import headprune.cli.works
-from headprune.experiments.checking import models_of
-from headprune.experiments.expanding import trials_of
-from headprune.experiments.library import all_presets, find_preset
-from headprune.experiments.trial import Trial
-from headprune.heads.files import write_text
+from headprune.files import write_text
+from headprune.lab.experiments.expand import trials_of
+from headprune.lab.experiments.library import all_presets, find_preset
+from headprune.lab.experiments.size_check import models_of
+from headprune.lab.experiments.trial import Trial
 
 RESULTS = Path(__file__).parent / "results" / "paper_cost.json"
 # A step of each shape: where its model comes from (preset, step), and sentences x tokens of a batch.
@@ -101,7 +101,7 @@ def measured(name: str, device: str, repeats: int) -> dict[str, float]:
 
 
 def batch(model: Any, rows: int, length: int) -> dict[str, Any]:
-    from headprune.sites.example import example_inputs, to_model
+    from headprune.structure.example import example_inputs, to_model
 
     inputs = example_inputs(model, batch=rows, length=length)
     if "decoder_input_ids" in inputs:

@@ -21,10 +21,10 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 import headprune as hp
-from headprune.counting import count_macs
-from headprune.heads.files import write_text
-from headprune.measuring import interleaved, ratio
-from headprune.sites.example import example_inputs
+from headprune.cost.macs import count_macs
+from headprune.cost.measurement import interleaved, ratio
+from headprune.files import write_text
+from headprune.structure.example import example_inputs
 
 LENGTH = 128
 PAIRS = 15

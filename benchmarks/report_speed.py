@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headprune.experiments.store import Record, Store
-from headprune.experiments.trial import Trial
-from headprune.heads.files import write_text
-from headprune.report import gather, html_page
+from headprune.files import write_text
+from headprune.lab.experiments.store import Record, Store
+from headprune.lab.experiments.trial import Trial
+from headprune.lab.report import gather, html_page
 
 RESULTS = Path(__file__).parent / "results" / "report_speed.json"
 TARGETS = {"seconds": 20.0, "megabytes": 8.0}

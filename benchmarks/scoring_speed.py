@@ -17,13 +17,13 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 import headprune as hp
+from headprune.cost.measurement import interleaved, live_bytes, ratio
+from headprune.files import write_text
 from headprune.heads import HeadId
-from headprune.heads.files import write_text
-from headprune.measuring import interleaved, live_bytes, ratio
-from headprune.scoring.engine import ablate, losses
-from headprune.scoring.job import Job, evaluation
+from headprune.scoring.ablation_engine import ablate, losses
+from headprune.scoring.context import ScoringContext, evaluation
 from headprune.scoring.losses import ExampleLoss
-from headprune.sites.example import example_inputs
+from headprune.structure.example import example_inputs
 
 BATCH, LENGTH, ROUNDS = 16, 64, 12
 RESULTS = Path(__file__).parent / "results" / "scoring_speed.json"
@@ -71,7 +71,7 @@ def ablation_against_plain(model: nn.Module, batch: dict[str, Any]) -> dict[str,
     def run(reuse: bool) -> Any:
         def task() -> None:
             with evaluation(model):
-                job = Job(model=model, heads=heads, batches=[batch], loss=ExampleLoss())
+                job = ScoringContext(model=model, heads=heads, batches=[batch], loss=ExampleLoss())
                 found = ablate(job, lambda s, h: full.without(HeadId(s.id, h)), losses(job), reuse=reuse)
             if reuse:
                 shares.append(found.share_reused)

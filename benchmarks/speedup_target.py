@@ -22,8 +22,8 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 import headprune as hp
-from headprune.costs import mask_for_speedup
-from headprune.heads.files import write_text
+from headprune.budgets.costs import mask_for_speedup
+from headprune.files import write_text
 
 BATCH, LENGTH, ROUNDS = 1, 128, 41
 TARGETS = (1.1, 1.2, 1.3)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import headprune.cli.works
-from headprune.experiments.ray_runner import RayRunner
-from headprune.experiments.store import Record, Store
-from headprune.experiments.sweep import Inline, run_sweep
-from headprune.experiments.trial import Trial
-from headprune.heads.files import write_text
+from headprune.files import write_text
+from headprune.lab.experiments.ray_runner import RayRunner
+from headprune.lab.experiments.store import Record, Store
+from headprune.lab.experiments.sweep import Inline, run_sweep
+from headprune.lab.experiments.trial import Trial
 
 RESULTS = Path(__file__).parent / "results" / "sweep_overhead.json"
 TARGETS = {"inline_ms": 20.0, "ray_ms": 60.0, "open_10000_s": 2.0, "two_workers_of_one": 0.6}

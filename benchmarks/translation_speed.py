@@ -20,9 +20,9 @@ import torch
 import transformers
 
 import headprune as hp
-from headprune.counting import count_macs_of
-from headprune.heads.files import write_text
-from headprune.measuring import interleaved, ratio
+from headprune.cost.macs import count_macs_of
+from headprune.cost.measurement import interleaved, ratio
+from headprune.files import write_text
 from headprune.tasks.translation.presets import Shape, new_translator
 
 SHAPE = Shape(layers=6, width=512, heads=8, feed_forward=2048, vocabulary=10_000)

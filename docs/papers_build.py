@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import headprune.experiments.arithmetic  # noqa: F401  # kinds of work that need no model
-from headprune.experiments.claims import Judged
-from headprune.experiments.library import all_presets
-from headprune.experiments.performing import perform
-from headprune.experiments.presets import Preset, Scale
-from headprune.experiments.runs import Run, plan_run, read_runs
-from headprune.experiments.store import Record, Store
-from headprune.experiments.values import Seen
+import headprune.lab.experiments.arithmetic  # noqa: F401  # kinds of work that need no model
+from headprune.lab.experiments.claims import Verdict
+from headprune.lab.experiments.execute import perform
+from headprune.lab.experiments.library import all_presets
+from headprune.lab.experiments.presets import Preset, Scale
+from headprune.lab.experiments.runs import Run, plan_run, read_runs
+from headprune.lab.experiments.store import Record, Store
+from headprune.lab.experiments.values import Observed
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -125,7 +125,7 @@ class Stored:
         self.prints = {name: known for run in runs for name, known in run.inputs.items()}
         self.seeds = sorted({record.trial.seed for record in self.store})
 
-    def look_up(self, preset: Preset, scale: str) -> tuple[list[Seen], list[Judged]]:
+    def look_up(self, preset: Preset, scale: str) -> tuple[list[Observed], list[Verdict]]:
         """The values of a preset and what agrees, as far as trials are there."""
         if {step.work for step in preset.scale(scale).steps} <= ARITHMETIC:
             run, records = _computed(preset, scale)
@@ -227,13 +227,13 @@ def _found(preset: Preset, scale: str, stored: Stored) -> Iterator[str]:
         yield from ("", *_table(["the paper says", "here"], rows))
 
 
-def _paper(value: Seen) -> str:
+def _paper(value: Observed) -> str:
     if value.paper is None:
         return "–"
     return _plain(value.paper) if isinstance(value.paper, str) else f"{value.paper:.4g}"
 
 
-def _ours(value: Seen) -> str:
+def _ours(value: Observed) -> str:
     if value.mean is None:
         return value.problem or NOT_RUN
     return f"{value.mean:.4g}" + (f" ± {value.half_width:.2g}" if value.half_width is not None else "")

@@ -23,8 +23,8 @@ def fuzzed(found: dict[str, Any]) -> list[str]:
         "Every loader is given valid files of which parts were replaced by odd ones: wrong types, huge numbers, names "
         "that lead elsewhere, deep nesting, half a file, random bytes. It may load them or refuse them with an "
         "error of ours. Anything else is a finding: another exception, a file touched elsewhere, code that runs, a "
-        "connection, more than its time or memory. Inputs that once showed a fault are kept in `fuzz/corpus/`, and "
-        "every test run loads them again.",
+        "connection, more than its time or memory. Inputs that once showed a fault are kept in "
+        "`tools/fuzz/corpus/`, and every test run loads them again.",
         "",
         f"{found['date']}, `{found['command']}`: {found['inputs']:,} inputs in {found['seconds'] / 60:.0f} minutes, "
         f"{len(found['findings'])} findings.",

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 import headprune as hp
 from headprune.cli.demo import minilm_folder
 from headprune.scoring import scorers
-from headprune.scoring.job import HeadSums, Job
+from headprune.scoring.context import HeadSums, ScoringContext
 
 SEEN = ["A man plays a guitar on the stage.", "Two dogs run over a field of snow.", "She reads it every morning.",
         "The train to the coast is late again.", "Prices of oil fell for a third week.", "Mix flour and warm milk.",
@@ -31,7 +31,7 @@ def sentence_vectors(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 @scorers.add("vector-shift")
-def vector_shift(job: Job) -> hp.HeadScores:
+def vector_shift(job: ScoringContext) -> hp.HeadScores:
     """A job has the model in evaluation mode, its heads, and batches on its device. Larger: more worth keeping."""
     sums, everything = HeadSums(job.heads), hp.HeadMask.full(job.heads)
     with torch.no_grad():

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.budgets import within
-from headprune.costs import Costs, Hit, mask_for_speedup, mask_within, site_costs
-from headprune.counting import count_macs, count_parameters
+from headprune.budgets.allocation import within
+from headprune.budgets.costs import Costs, SpeedupMask, mask_for_speedup, mask_within, site_costs
+from headprune.cost.macs import count_macs, count_parameters
 from headprune.errors import MaskError
 from headprune.heads import HeadScores
-from headprune.sites import example_inputs
+from headprune.structure import example_inputs
 from tests.families.tiny import tiny_model
 
 
@@ -133,10 +133,10 @@ def test_a_table_that_says_it_cannot_be_done_is_not_believed(monkeypatch, smalle
     wrong = Costs("seconds", 1.0, {site.id: (0.0,) * (site.num_heads + 1) for site in heads})
 
     def measured(model, mask, *_):
-        return Hit(mask, 1 / (1 - (1 - 1 / smallest) * (1 - len(mask) / len(heads))), (1.0, 2.0), (1.0, 1.0))
+        return SpeedupMask(mask, 1 / (1 - (1 - 1 / smallest) * (1 - len(mask) / len(heads))), (1.0, 2.0), (1.0, 1.0))
 
-    monkeypatch.setattr("headprune.costs.site_costs", lambda *_, **__: wrong)
-    monkeypatch.setattr("headprune.costs._measured", measured)
+    monkeypatch.setattr("headprune.budgets.costs.site_costs", lambda *_, **__: wrong)
+    monkeypatch.setattr("headprune.budgets.costs._measured", measured)
     if smallest < 1.25:
         with pytest.raises(MaskError, match=r"measured to be 1\.02 times"):
             mask_for_speedup(model, random_scores(heads), heads, 1.25)

@@ -10,9 +10,9 @@ import torch
 from typer.testing import CliRunner
 
 import headprune as hp
-from headprune.changes import weight_changes
 from headprune.cli.app import app
 from headprune.errors import UnsupportedModelError
+from headprune.lab.analysis.weight_change import weight_changes
 from tests.families.tiny import tiny_model
 
 

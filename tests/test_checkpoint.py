@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertModel
 
 import headprune as hp
-from headprune.comparing import difference
+from headprune.equality import difference
 from headprune.errors import CheckpointError, HeadpruneError, UnsupportedModelError
-from headprune.sites.running import run
+from headprune.structure.run import run
 from tests.families.tiny import tiny_config, tiny_model
 
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app
-from headprune.comparing import difference
-from headprune.sites.example import example_inputs
-from headprune.sites.running import run
+from headprune.equality import difference
+from headprune.structure.example import example_inputs
+from headprune.structure.run import run
 from tests.families.tiny import FAMILIES, tiny_model
 
 # Whose config can say that heads are fewer and as wide as before.

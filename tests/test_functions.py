@@ -15,8 +15,15 @@ from typer.testing import CliRunner
 import headprune as hp
 from headprune.cli.app import app
 from headprune.errors import DataError
-from headprune.functions import Sentence, Thresholds, find_functions, kinds, parsed_sentences, read_sentences
-from headprune.functions.sentences import encoded
+from headprune.lab.analysis.functions import (
+    Sentence,
+    Thresholds,
+    find_functions,
+    kinds,
+    parsed_sentences,
+    read_sentences,
+)
+from headprune.lab.analysis.functions.sentences import encoded
 from tests.tasks.toy import tokenizer, write_model
 
 SHARED = Path(os.environ.get("HEADPRUNE_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -9,9 +9,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from fuzz import run, targets
-from fuzz.targets import TARGETS, Target
-from fuzz.watching import Watch
+from tools.fuzz import run, targets
+from tools.fuzz.targets import TARGETS, Target
+from tools.fuzz.watching import Watch
 
 from headprune.errors import HeadpruneError
 

@@ -184,7 +184,7 @@ def test_the_commands_of_the_other_pages_are_spelt_right():
 
 
 def check_preset(words, page):
-    from headprune.experiments.library import find_preset
+    from headprune.lab.experiments.library import find_preset
 
     if "--list" in words or "--copy" in words or "--show" in words:
         return

@@ -10,10 +10,10 @@ from torch.utils.data import Dataset
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
 import headprune as hp
-from headprune.comparing import difference
+from headprune.equality import difference
 from headprune.errors import UnsupportedModelError
-from headprune.sites.example import example_inputs
-from headprune.sites.running import run
+from headprune.structure.example import example_inputs
+from headprune.structure.run import run
 from tests.families.tiny import tiny_model
 
 SENTENCES = ["A gripping film with a clever script.", "Attention heads are cheap to mask."]

@@ -7,8 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-
-from headprune.leaderboard import BASELINE, WINNER, hardest, on_average, page, read_cells, spec_of, specs
+from benchmarks.leaderboard import BASELINE, WINNER, hardest, on_average, page, read_cells, spec_of, specs
 
 ROOT = Path(__file__).parent.parent
 CELLS = read_cells(ROOT / "benchmarks" / "results" / "leaderboard.json")

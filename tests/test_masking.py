@@ -7,7 +7,7 @@ import torch
 
 import headprune as hp
 from headprune.errors import CheckpointError, MaskError, UnknownNameError
-from headprune.sites.example import example_inputs
+from headprune.structure.example import example_inputs
 from tests.families.tiny import tiny_model
 
 

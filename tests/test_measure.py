@@ -10,10 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForSequenceClassification
 
 import headprune as hp
-from headprune.counting import count_macs, count_parameters
-from headprune.measuring import cache_bytes_per_token, interleaved, peak_memory, ratio
-from headprune.sites.example import example_inputs
-from headprune.sites.running import run
+from headprune.cost.macs import count_macs, count_parameters
+from headprune.cost.measurement import cache_bytes_per_token, interleaved, peak_memory, ratio
+from headprune.structure.example import example_inputs
+from headprune.structure.run import run
 from tests.families.tiny import FAMILIES, tiny_model
 
 

@@ -9,10 +9,10 @@ import torch
 from transformers import AutoModel
 
 import headprune as hp
-from headprune.comparing import difference
+from headprune.equality import difference
 from headprune.errors import MaskError, UnsupportedModelError
 from headprune.heads import HeadMap
-from headprune.sites.example import example_inputs
+from headprune.structure.example import example_inputs
 from tests.families.tiny import tiny_model
 
 FAMILIES = [
@@ -100,7 +100,7 @@ def test_scores_select_and_repair_neurons_as_heads():
 
 def test_a_budget_is_spent_on_heads_and_neurons_together():
     """Parameters of both; what is cheap to lose goes."""
-    from headprune.costs import mask_for_budget
+    from headprune.budgets.costs import mask_for_budget
 
     model = tiny_model("llama").eval()
     heads = hp.find_heads(model, neurons=True)
@@ -157,7 +157,7 @@ def test_onnx_and_standalone_without_some_neurons(tmp_path):
 @pytest.mark.parametrize("kind", ["mobilebert", "segformer", "gemma3n_text", "pvt_v2"])
 def test_what_is_reported_can_be_pruned_and_the_rest_is_named(kind):
     """Residual channels, convolutions between projections and embeddings per layer are not neurons."""
-    from headprune.verifying.building import build
+    from tools.families.build_model import build
 
     built = build(kind)
     heads = hp.find_heads(built.model, built.batch, neurons=True)
@@ -189,7 +189,7 @@ def test_padding_of_the_source_does_not_reach_the_repair_of_encoder_neurons():
 
 def test_scores_of_a_batch_are_those_of_its_examples_where_positions_come_first():
     """XLNet: the batch is the second dimension of what its feed-forward parts see."""
-    from headprune.verifying.building import build
+    from tools.families.build_model import build
 
     built = build("xlnet")
     model = built.model.eval()
@@ -199,7 +199,7 @@ def test_scores_of_a_batch_are_those_of_its_examples_where_positions_come_first(
 
 def test_a_mask_of_neurons_alone_leaves_heads_alone_and_budgets_take_it():
     """Masked, repaired and pruned; and found for a share of the parameters."""
-    from headprune.costs import mask_for_budget
+    from headprune.budgets.costs import mask_for_budget
 
     model = tiny_model("bert").eval()
     heads = hp.find_heads(model, neurons=True)
@@ -222,7 +222,7 @@ def test_thousands_of_neurons_are_eliminated_in_seconds():
     """Some at a time; the order is that of one at a time where columns do not depend on one another."""
     import time
 
-    from headprune.scoring.reconstruction import elimination
+    from headprune.scoring.methods.reconstruction import elimination
 
     torch.manual_seed(0)
     spread = torch.rand(1100, dtype=torch.float64) + 0.1
@@ -235,7 +235,7 @@ def test_thousands_of_neurons_are_eliminated_in_seconds():
 
 def test_scores_of_attention_refuse_neurons_and_scores_without_them_are_noticed():
     """In words, before anything is run."""
-    from headprune.budgets import within
+    from headprune.budgets.allocation import within
 
     model = tiny_model("bert").eval()
     heads = hp.find_heads(model, neurons=True)

@@ -13,10 +13,10 @@ import torch
 from typer.testing import CliRunner
 
 import headprune as hp
+from headprune.checkpoint.exports import onnx as onnx_export
 from headprune.cli.app import app
 from headprune.errors import CheckpointError, MissingExtraError, UnsupportedModelError, VerificationError
-from headprune.sites import example_inputs
-from headprune.surgery import onnx as onnx_export
+from headprune.structure import example_inputs
 from tests.families.tiny import tiny_model
 
 

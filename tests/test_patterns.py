@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import headprune as hp
 from headprune.errors import HeadpruneError, PatternError
 from headprune.heads import HeadMap, HeadMask, HeadScores
-from headprune.patterns import pattern
+from headprune.heads.patterns import pattern
 from tests.strategies import head_maps, site
 
 

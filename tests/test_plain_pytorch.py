@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import headprune as hp
-from headprune.comparing import difference
+from headprune.equality import difference
 
 
 class Translator(nn.Module):

@@ -9,11 +9,10 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BertConfig, BertForSequenceClassification, BertModel
 
 import headprune as hp
-from headprune.comparing import Difference, difference
+from headprune.equality import Difference, difference
 from headprune.errors import MaskError, UnsupportedModelError, VerificationError
-from headprune.sites.example import example_inputs
-from headprune.sites.running import run
-from headprune.surgery import verification
+from headprune.structure.example import example_inputs
+from headprune.structure.run import run
 from headprune.surgery.edits import Edits
 from headprune.surgery.prune import perform
 from tests.families.tiny import tiny_config, tiny_model

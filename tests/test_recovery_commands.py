@@ -6,15 +6,15 @@ import json
 import re
 
 import pytest
+from benchmarks.leaderboard import BASELINE, page, read_cells, spec_of, specs, write_cells
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app
-from headprune.counting import count_parameters
+from headprune.cost.macs import count_parameters
 from headprune.errors import DataError, FileFormatError, MaskError, UnknownNameError
-from headprune.leaderboard import BASELINE, page, read_cells, spec_of, specs, write_cells
 from tests.tasks.toy import write_data, write_model
 
 
@@ -96,7 +96,7 @@ def test_a_speed_up_is_told_as_measured(toy, monkeypatch):
             times.append([float(counter.get_total_flops())] * repeats)
         return times
 
-    monkeypatch.setattr("headprune.costs.interleaved", counted)
+    monkeypatch.setattr("headprune.budgets.costs.interleaved", counted)
     told = prune(toy, "--method", "sensitivity", "--speedup", 1.2, "--length", 24, "--dry-run")
     asked, measured = (float(number) for number in re.findall(r"\d\.\d+", told["by"])[:2])
     assert asked == 1.2

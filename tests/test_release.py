@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from release import build, closure, contents, first_minutes, licences, oldest, sbom, typed
-from release.project import ROOT, USER_EXTRAS, commit_time, export, pins, requirements
+from tools.release import build, closure, contents, first_minutes, licences, oldest, sbom, typed
+from tools.release.project import ROOT, USER_EXTRAS, commit_time, export, pins, requirements
 
 import headprune as hp
 
@@ -193,7 +193,7 @@ def test_every_dependency_has_an_allowed_licence():
     sys.platform != "linux" or sys.version_info[:2] != (3, 11), reason="the page is of Linux with Python 3.11"
 )
 def test_the_page_of_licences_is_up_to_date():
-    """docs/licences.md is what `python -m release.licences` writes."""
+    """docs/licences.md is what `python -m tools.release.licences` writes."""
     assert licences.PAGE.read_text() == licences.page(licences.table())
 
 

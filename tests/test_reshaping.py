@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import headprune as hp
-from headprune.comparing import difference
+from headprune.equality import difference
 from headprune.hooks import Width
 
 

@@ -24,9 +24,9 @@ from typer.testing import CliRunner
 import headprune as hp
 from headprune.cli.app import app
 from headprune.cli.options import load_model
-from headprune.comparing import difference
+from headprune.equality import difference
 from headprune.errors import CheckpointError, ExampleError, HeadpruneError, MaskError, UnknownNameError
-from headprune.sites.running import run
+from headprune.structure.run import run
 from tests.families.tiny import tiny_config, tiny_model
 
 
@@ -163,7 +163,7 @@ def test_a_move_that_fails_puts_everything_back(tmp_path):
     model.save_pretrained(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     hp.prune_(model, full(model).without("encoder.1:1"))
-    from headprune.surgery import checkpoint
+    from headprune.checkpoint import pruned
 
     (tmp_path / "x").mkdir()
     new, old = tmp_path / "x" / "new", tmp_path / "x" / "old"
@@ -173,7 +173,7 @@ def test_a_move_that_fails_puts_everything_back(tmp_path):
         (new / name).write_text("new")
     (old / "model.safetensors").mkdir()  # the second move out of the target fails
     with pytest.raises(OSError, match=r"model\.safetensors"):
-        checkpoint._exchange(new, old, tmp_path)
+        pruned._exchange(new, old, tmp_path)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
 
 

@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 from datasets import Dataset
+from tools.families import build_model
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -20,17 +21,16 @@ from transformers import (
 from typer.testing import CliRunner
 
 import headprune as hp
-from headprune.budgets import within
+from headprune.budgets.allocation import within
+from headprune.budgets.costs import mask_for_budget, mask_for_speedup
 from headprune.cli.app import app
-from headprune.costs import mask_for_budget, mask_for_speedup
+from headprune.cost.measurement import sized_example
 from headprune.errors import BudgetError, DataError, HeadpruneError, MaskError, UnknownNameError, UnsupportedModelError
 from headprune.heads import HeadScores
-from headprune.measuring import sized_example
-from headprune.recovery import Way
+from headprune.recovery import SearchConfig
 from headprune.registry import check_options
 from headprune.scoring.moments import site_calls
-from headprune.sites.example import example_inputs
-from headprune.verifying import building
+from headprune.structure.example import example_inputs
 from tests.families.tiny import tiny_config, tiny_model
 
 SCORES = ("sensitivity", "fisher-block", "ablation", "curvature", "residual", "reconstruction", "output-norm")
@@ -116,8 +116,8 @@ def test_a_model_between_repair_and_pruning_is_not_exported(format_, tmp_path):
 def pictures_and_text():
     """A model that reads both, a batch with pictures, and one of text alone."""
     torch.manual_seed(0)
-    model = AutoModelForImageTextToText.from_config(building.tiny_config("llava"))
-    building.enlarge_(model, 0)
+    model = AutoModelForImageTextToText.from_config(build_model.tiny_config("llava"))
+    build_model.enlarge_(model, 0)
     seen = example_inputs(model)
     text = {"input_ids": torch.randint(1, 30, seen["input_ids"].shape), "attention_mask": seen["attention_mask"]}
     return model.eval(), *({**batch, "labels": batch["input_ids"]} for batch in (seen, text))
@@ -142,7 +142,9 @@ def test_repairs_go_in_the_order_of_the_model_whichever_batch_comes_first():
     order = [site.id for site in heads]
     repaired = []
     for batches in ([seen, text], [text, seen]):
-        job = hp.scoring.job.Job(model=model, heads=heads, batches=batches, loss=hp.scoring.losses.ExampleLoss("mean"))
+        job = hp.scoring.context.ScoringContext(
+            model=model, heads=heads, batches=batches, loss=hp.scoring.losses.ExampleLoss("mean")
+        )
         assert list(site_calls(job, list(heads), batches)) == order
         repaired.append(hp.recover_(copy.deepcopy(model), half(heads), batches))
     for one, other in zip(repaired[0].parameters(), repaired[1].parameters(), strict=True):
@@ -153,8 +155,8 @@ def test_tokens_that_go_to_experts_are_of_no_example():
     """Neurons of experts are repaired and scored all the same, from all rows that come by."""
     sizes = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 2}
     torch.manual_seed(0)
-    model = AutoModelForSeq2SeqLM.from_config(building.tiny_config("switch_transformers", **sizes)).eval()
-    building.enlarge_(model, 0)
+    model = AutoModelForSeq2SeqLM.from_config(build_model.tiny_config("switch_transformers", **sizes)).eval()
+    build_model.enlarge_(model, 0)
     neurons = hp.find_heads(model, neurons=True).neurons
     assert any("expert" in site.output for site in neurons)
     batches = [example_inputs(model, batch=3, length=7, seed=seed) for seed in range(3)]
@@ -167,7 +169,7 @@ def test_tokens_that_go_to_experts_are_of_no_example():
 
 def test_pictures_of_all_examples_in_one_row():
     """Three texts and two pictures: repairs take all rows; where examples must be told apart, that is said."""
-    built = building.build("qwen2_vl")
+    built = build_model.build("qwen2_vl")
     batch = dict(built.batch)
     plain = torch.where(batch["input_ids"][:1] == built.model.config.image_token_id, 1, batch["input_ids"][:1])
     batch["input_ids"] = torch.cat([batch["input_ids"], plain])
@@ -254,7 +256,7 @@ def test_likely_mistakes_are_told():
     for act in (
         lambda: hp.score(model, [batch], method="curvature", rigde=1.0),
         lambda: hp.recover_(model, half(hp.find_heads(model)), [batch], rigde=1.0),
-        lambda: hp.search(model, [batch], prune=0.5, way=Way(options={"rigde": 1.0})),
+        lambda: hp.search(model, [batch], prune=0.5, way=SearchConfig(options={"rigde": 1.0})),
     ):
         with pytest.raises(UnknownNameError, match="Did you mean 'ridge'"):
             act()

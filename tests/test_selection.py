@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headprune.errors import MaskError, UnknownNameError
 from headprune.heads import HeadMap, HeadScores
-from headprune.selection import select
+from headprune.heads.ranking import select
 from tests.strategies import head_maps, head_scores, site
 
 

@@ -63,7 +63,7 @@ def test_the_nav_takes_new_pages_by_itself():
 
 def test_the_pages_of_the_papers_are_those_of_the_presets():
     """`make docs` would change nothing, and every preset is on a page."""
-    from headprune.experiments.library import preset_names
+    from headprune.lab.experiments.library import preset_names
 
     pages = load(DOCS / "papers_build.py").pages()
     for path, text in pages.items():

@@ -9,7 +9,7 @@ from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, BertCo
 
 import headprune as hp
 from headprune.errors import ExampleError, UnsupportedModelError
-from headprune.sites.example import example_inputs
+from headprune.structure.example import example_inputs
 from tests.families.tiny import tiny_config, tiny_model
 
 

@@ -359,8 +359,8 @@ def test_a_curve_of_really_removed_heads_is_that_of_masked_ones(trained, tmp_pat
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_every_picture_can_be_a_file(kind, tmp_path):
     """Heat map, histogram, curve with band, scatter."""
-    from headprune import pictures
-    from headprune.curves import Curve, Point
+    from headprune.budgets.curves import Curve, Point
+    from headprune.lab.analysis import pictures
 
     heads = hp.find_heads(AutoModelForSequenceClassification.from_pretrained(write_model(tmp_path / "m")))
     points = [tuple(Point(n, n / 8, 1 - n / 8 + more, {}) for n in range(9)) for more in (0, 0.1)]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headprune.errors import FileFormatError, HeadpruneError, MaskError, UnknownNameError
+from headprune.files import write_text
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, canonical_component, heads_to_prune
-from headprune.heads.files import write_text
 from headprune.heads.ids import SiteName
 from headprune.heads.mask import head_units
 from tests.strategies import head_maps, head_scores, masks, site

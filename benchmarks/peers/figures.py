@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headprune.measuring import ratio
+from headprune.cost.measurement import ratio
 from headprune.stats import bootstrap_interval, paired_bootstrap
 
 OURS = "headprune"

@@ -25,7 +25,7 @@ from environments import ROOT, TOOLS, VENVS, make
 from figures import figures, quality_figures
 from talking import Worker
 
-from headprune.heads.files import write_text
+from headprune.files import write_text
 
 AGAIN = "headprune again"  # the A/A control
 CASES = ("llama", "llama-8-2", "gpt2", "gpt_neox", "phi3", "bart")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from writing import NOTE, Runs, label, spread, table
 
-from headprune.allattention.configuration import AllAttentionConfig, TransformerXLConfig
-from headprune.allattention.counting import macs_per_token, parameters
+from headprune.lab.models.configuration import AllAttentionConfig, TransformerXLConfig
+from headprune.lab.models.sizes import macs_per_token, parameters
 
 Run = dict[str, Any]
 

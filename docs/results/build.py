@@ -49,9 +49,9 @@ def pages() -> dict[Path, str]:
 
 def experiments_pages(folder: Path) -> dict[Path, str]:
     """What `headprune run` found at small scale, a page a preset."""
-    from headprune.experiments.runs import read_runs
-    from headprune.experiments.store import Store
-    from headprune.report import gather, markdown_page
+    from headprune.lab.experiments.runs import read_runs
+    from headprune.lab.experiments.store import Store
+    from headprune.lab.report import gather, markdown_page
 
     found = {}
     for name in sorted({run.preset.name for run in read_runs(Store(folder))}):
@@ -273,7 +273,7 @@ def functions_page(found: dict[str, Any]) -> str:
         f"Syntactic: at least {100 * limits['margin']:.0f} points above the best fixed offset, for relations "
         f"with at least {limits['pairs']} pairs. Rare: points to the rarest token in at least {limits['rare']:.0%} "
         f"of the {found['rare_sentences']} sentences that have one outside the {limits['frequent']} most frequent. "
-        "Details: the docstring of `headprune.functions.kinds`."
+        "Details: the docstring of `headprune.lab.analysis.functions.kinds`."
     )
     parts = [
         NOTE, "# What the heads of MiniLM do", "", intro, "", rules, "", "## The best head of each relation", "",

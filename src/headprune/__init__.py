@@ -9,20 +9,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headprune.import_hook import teach_transformers
+from headprune.patches import teach_transformers
 
 if TYPE_CHECKING:
     from headprune import compat as compat
     from headprune import stats as stats
-    from headprune.allattention.configuration import AllAttentionConfig as AllAttentionConfig
-    from headprune.allattention.configuration import TransformerXLConfig as TransformerXLConfig
-    from headprune.allattention.memory import SegmentMemory as SegmentMemory
-    from headprune.allattention.modeling import AllAttentionForCausalLM as AllAttentionForCausalLM
-    from headprune.allattention.modeling import TransformerXLForCausalLM as TransformerXLForCausalLM
+    from headprune.checkpoint.export import export as export
     from headprune.compat import prune_heads as prune_heads
+    from headprune.cost.measurement import measure as measure
     from headprune.errors import HeadpruneError as HeadpruneError
-    from headprune.exporting import export as export
-    from headprune.functions import find_functions as find_functions
     from headprune.gates import BinaryConcrete as BinaryConcrete
     from headprune.gates import ExactK as ExactK
     from headprune.gates import Gates as Gates
@@ -30,33 +25,38 @@ if TYPE_CHECKING:
     from headprune.gates import Objective as Objective
     from headprune.gates import attach_gates as attach_gates
     from headprune.gates import gates_of as gates_of
-    from headprune.gates.training import GateCallback as GateCallback
-    from headprune.gates.training import GateMixin as GateMixin
-    from headprune.gates.training import GateTrainer as GateTrainer
-    from headprune.gates.training import choose_trainable_ as choose_trainable_
+    from headprune.gates.trainer import GateCallback as GateCallback
+    from headprune.gates.trainer import GateMixin as GateMixin
+    from headprune.gates.trainer import GateTrainer as GateTrainer
+    from headprune.gates.trainer import choose_trainable_ as choose_trainable_
     from headprune.heads import HeadId as HeadId
     from headprune.heads import HeadMap as HeadMap
     from headprune.heads import HeadMask as HeadMask
     from headprune.heads import HeadScores as HeadScores
+    from headprune.heads.patterns import pattern as pattern
+    from headprune.heads.ranking import select as select
+    from headprune.lab.analysis.functions import find_functions as find_functions
+    from headprune.lab.models.configuration import AllAttentionConfig as AllAttentionConfig
+    from headprune.lab.models.configuration import TransformerXLConfig as TransformerXLConfig
+    from headprune.lab.models.memory import SegmentMemory as SegmentMemory
+    from headprune.lab.models.modeling import AllAttentionForCausalLM as AllAttentionForCausalLM
+    from headprune.lab.models.modeling import TransformerXLForCausalLM as TransformerXLForCausalLM
     from headprune.masking import masked as masked
-    from headprune.measuring import measure as measure
-    from headprune.patterns import pattern as pattern
     from headprune.recovery import recover_ as recover_
     from headprune.recovery import search as search
     from headprune.scoring import score as score
-    from headprune.selection import select as select
-    from headprune.sites import find_heads as find_heads
+    from headprune.structure import find_heads as find_heads
     from headprune.surgery.plan import plan as plan
     from headprune.surgery.prune import prune_ as prune_
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "AllAttentionConfig": "headprune.allattention.configuration",
-    "AllAttentionForCausalLM": "headprune.allattention.modeling",
-    "SegmentMemory": "headprune.allattention.memory",
-    "TransformerXLConfig": "headprune.allattention.configuration",
-    "TransformerXLForCausalLM": "headprune.allattention.modeling",
+    "AllAttentionConfig": "headprune.lab.models.configuration",
+    "AllAttentionForCausalLM": "headprune.lab.models.modeling",
+    "SegmentMemory": "headprune.lab.models.memory",
+    "TransformerXLConfig": "headprune.lab.models.configuration",
+    "TransformerXLForCausalLM": "headprune.lab.models.modeling",
     "HeadId": "headprune.heads",
     "HeadMap": "headprune.heads",
     "HeadMask": "headprune.heads",
@@ -69,20 +69,20 @@ _PUBLIC = {
     "Objective": "headprune.gates",
     "attach_gates": "headprune.gates",
     "gates_of": "headprune.gates",
-    "GateCallback": "headprune.gates.training",
-    "GateMixin": "headprune.gates.training",
-    "GateTrainer": "headprune.gates.training",
-    "choose_trainable_": "headprune.gates.training",
-    "export": "headprune.exporting",
-    "find_functions": "headprune.functions",
-    "find_heads": "headprune.sites",
+    "GateCallback": "headprune.gates.trainer",
+    "GateMixin": "headprune.gates.trainer",
+    "GateTrainer": "headprune.gates.trainer",
+    "choose_trainable_": "headprune.gates.trainer",
+    "export": "headprune.checkpoint.export",
+    "find_functions": "headprune.lab.analysis.functions",
+    "find_heads": "headprune.structure",
     "masked": "headprune.masking",
-    "pattern": "headprune.patterns",
+    "pattern": "headprune.heads.patterns",
     "recover_": "headprune.recovery",
     "search": "headprune.recovery",
     "score": "headprune.scoring",
-    "select": "headprune.selection",
-    "measure": "headprune.measuring",
+    "select": "headprune.heads.ranking",
+    "measure": "headprune.cost.measurement",
     "plan": "headprune.surgery.plan",
     "prune_": "headprune.surgery.prune",
     "prune_heads": "headprune.compat",

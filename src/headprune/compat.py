@@ -10,11 +10,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from headprune.checkpoint.v4_config import V4_ENTRY, has_plain_layers, note_pruned_heads, sites_by_layer
 from headprune.errors import MaskError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.masking import masked
-from headprune.sites.find import find_heads, unwrapped
-from headprune.sites.layers import ENTRY, has_plain_layers, note_pruned_heads, sites_by_layer
+from headprune.structure.find import find_heads, unwrapped
 from headprune.surgery.prune import prune_
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -32,7 +32,7 @@ def prune_heads(model: nn.Module, heads_to_prune: Mapping[int | str, Iterable[in
     prune_(model, HeadMask.full(heads).without(*gone), about={"by": "prune_heads"})
     config = getattr(unwrapped(model), "config", None)
     if config is not None and has_plain_layers(heads):
-        setattr(config, ENTRY, {})
+        setattr(config, V4_ENTRY, {})
         note_pruned_heads(config, find_heads(model))
     return model
 

@@ -79,7 +79,7 @@ class BudgetError(MaskError):
     - `--uniform` keeps as many heads in every site: without it, more budgets can be met.
 
     Example:
-        from headprune.costs import mask_for_budget
+        from headprune.budgets.costs import mask_for_budget
 
         scores = hp.score(model, method="random", heads=heads)
         mask_for_budget(model, scores, heads, "parameters", 0.01)
@@ -199,7 +199,7 @@ class PresetError(HeadpruneError, ValueError):
     - A file of your own is TOML; `headprune run --copy NAME FILE.toml` makes one to begin with.
 
     Example:
-        from headprune.experiments.library import find_preset
+        from headprune.lab.experiments.library import find_preset
 
         find_preset("michel-table-33")
     """
@@ -213,7 +213,7 @@ class StoreError(HeadpruneError):
 
     Example:
         from pathlib import Path
-        from headprune.experiments.store import Store
+        from headprune.lab.experiments.store import Store
 
         with Store(Path("runs")).locked(), Store(Path("runs")).locked():
             ...

@@ -14,7 +14,7 @@ from headprune.errors import MaskError, UnknownNameError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.heads.ids import NEURONS
 from headprune.registry import hint
-from headprune.sites.find import find_heads, unwrapped
+from headprune.structure.find import find_heads, unwrapped
 
 EmptySite = Literal["bias", "skip"]
 HeadWeights = Mapping[str, "Tensor | Sequence[float]"]

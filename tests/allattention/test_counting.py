@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.allattention.counting import macs_per_token, parameters
-from headprune.counting import count_macs_of
+from headprune.cost.macs import count_macs_of
+from headprune.lab.models.sizes import macs_per_token, parameters
 from tests.allattention.test_models import tiny
 
 WIKITEXT = {"vocab_size": 267_735, "cutoffs": [20_000, 40_000, 200_000], "position_rows": 512}

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import headprune as hp
-from headprune.allattention.attention import RelativeAttention, shifted
-from headprune.allattention.vocabulary import AdaptiveSoftmax
-from headprune.comparing import difference
+from headprune.equality import difference
+from headprune.lab.models.attention import RelativeAttention, shifted
+from headprune.lab.models.vocabulary import AdaptiveSoftmax
 
 KINDS = ("all_attention", "transformer_xl")
 
@@ -215,7 +215,7 @@ def test_a_saved_model_loads_as_it_was(kind, cutoffs, tmp_path):
     "import transformers.models.auto.modeling_auto\nimport headprune",
     "import headprune\nimport transformers.modeling_layers", "import headprune\nimport transformers.generation.utils",
     "import headprune\nimport transformers.modeling_utils", "import headprune\nfrom transformers import Trainer",
-    "import transformers.modeling_layers\nimport headprune", "import headprune.allattention.modeling",
+    "import transformers.modeling_layers\nimport headprune", "import headprune.lab.models.modeling",
 ])  # fmt: skip
 def test_the_auto_classes_know_the_models_in_every_order_of_imports(first, tmp_path):
     """In a fresh process, with `from_pretrained` as the very first call."""

@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 import headprune as hp
 from headprune.cli.app import app
 from headprune.cli.training import TrainingOptions
-from headprune.comparing import difference
+from headprune.equality import difference
+from headprune.files import noted_steps
 from headprune.gates import Objective
-from headprune.resuming import noted_steps
 from headprune.tasks import evaluate, finetune
 from headprune.tasks.finetune import Gating
 from headprune.tasks.optimizers import optimizer_of

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from headprune.experiments.work import alone, works
+from headprune.lab.experiments.work import alone, works
 
 alone.add("timed")
 

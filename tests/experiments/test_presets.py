@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 import headprune as hp
 import headprune.cli.works  # commands as work
 from headprune.cli.app import app
-from headprune.experiments.expanding import trials_of
-from headprune.experiments.inputs import fingerprint
-from headprune.experiments.library import all_presets, find_preset, preset_names, shared_steps
-from headprune.experiments.reading import read_preset
-from headprune.experiments.work import works
+from headprune.lab.experiments.expand import trials_of
+from headprune.lab.experiments.inputs import fingerprint
+from headprune.lab.experiments.library import all_presets, find_preset, preset_names, shared_steps
+from headprune.lab.experiments.preset_file import read_preset
+from headprune.lab.experiments.work import works
 
 # Every line of the papers' tables and figures that a complete implementation must be able to run.
 CHECKLIST = {
@@ -290,7 +290,7 @@ def test_presets_share_what_is_the_same(tmp_path):
 def test_ctrl_c_in_a_command_stops_the_sweep(tmp_path, monkeypatch):
     """It is not a failure of the trial, which goes on when the run is started again."""
     from headprune.cli import train_lm
-    from headprune.experiments.store import Store
+    from headprune.lab.experiments.store import Store
 
     (tmp_path / "text").mkdir()
     for part in ("train", "dev", "test"):
@@ -332,8 +332,8 @@ def test_the_preset_of_the_guide_is_one():
 
 def test_every_model_of_a_figure_is_built():
     """Five widths of Transformer-XL, each at its own size."""
-    from headprune.experiments.checking import _MODELS
-    from headprune.experiments.placeholders import filled
+    from headprune.lab.experiments.placeholders import filled
+    from headprune.lab.experiments.size_check import _MODELS
 
     rival = next(step for step in find_preset("shim-figure-3").scale("paper").steps if step.name == "rival")
     with torch.device("meta"):
@@ -347,7 +347,7 @@ def test_every_model_of_a_figure_is_built():
 
 def test_a_heads_share_is_counted(tmp_path):
     """By cutting one head from each block of a real model: a twelfth of BERT's matrices, less where groups share."""
-    from headprune.experiments.work import Context, Needed
+    from headprune.lab.experiments.work import Context, Needed
     from tests.families.tiny import tiny_model
 
     for family, share in (("bert", 0.25), ("all_attention", 0.25)):
@@ -360,7 +360,7 @@ def test_a_heads_share_is_counted(tmp_path):
 
 def test_a_value_that_is_not_there_is_told_and_spoils_no_other():
     """A path that leads nowhere, a number that is none."""
-    from headprune.experiments.values import number_at
+    from headprune.lab.experiments.values import number_at
 
     result = {"a": [{"b": 1}, {"b": None}]}
     assert number_at(result, "a/0/b") == 1.0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headprune.experiments.ray_runner import RayRunner, pack, unpack
-from headprune.experiments.store import Store
-from headprune.experiments.sweep import Inline, run_sweep
-from headprune.experiments.trial import Trial
+from headprune.lab.experiments.ray_runner import RayRunner, pack, unpack
+from headprune.lab.experiments.store import Store
+from headprune.lab.experiments.sweep import Inline, run_sweep
+from headprune.lab.experiments.trial import Trial
 
 ray = pytest.importorskip("ray")
 MODULES = ("tests.experiments.slow_work",)

@@ -7,13 +7,13 @@ import json
 import pytest
 
 import headprune as hp
-from headprune.experiments.claims import judged
-from headprune.experiments.library import shared_steps
-from headprune.experiments.reading import read_preset
-from headprune.experiments.runs import note_runs, plan_run, read_runs
-from headprune.experiments.store import Store
-from headprune.experiments.sweep import Inline, run_sweep
-from headprune.experiments.values import Seen
+from headprune.lab.experiments.claims import verdicts
+from headprune.lab.experiments.library import shared_steps
+from headprune.lab.experiments.preset_file import read_preset
+from headprune.lab.experiments.runs import note_runs, plan_run, read_runs
+from headprune.lab.experiments.store import Store
+from headprune.lab.experiments.sweep import Inline, run_sweep
+from headprune.lab.experiments.values import Observed
 
 PRESET = """
 name = "{name}"
@@ -131,7 +131,7 @@ def test_a_claim_needs_three_seeds(tmp_path):
         assert claim.expected == "'four' above 'one' + 2"
 
 
-ONE = Seen("one", None, (1.0, 1.1, 0.9), (1, 2, 3), planned=3)
+ONE = Observed("one", None, (1.0, 1.1, 0.9), (1, 2, 3), planned=3)
 
 
 @pytest.mark.parametrize(
@@ -158,21 +158,21 @@ is = "{relation}"
 against = "one"
 by = {by}
 """
-    four = Seen("four", None, found, (1, 2, 3), planned=3)
-    assert judged(preset(extra=extra), "small", [ONE, four])[-1].verdict == verdict
+    four = Observed("four", None, found, (1, 2, 3), planned=3)
+    assert verdicts(preset(extra=extra), "small", [ONE, four])[-1].verdict == verdict
 
 
 def test_seeds_are_paired_and_one_model_serves_all():
     """Gaps are within seeds; a value that is there once is compared with every seed's."""
-    four = Seen("four", None, (4.0, 5.0), (2, 3), planned=3)
-    assert judged(preset(), "small", [ONE, four])[0].gaps == pytest.approx((2.9, 4.1))
-    single = Seen("one", None, (1.0,), (1,), planned=1)
-    assert judged(preset(), "small", [single, four])[0].gaps == (3.0, 4.0)
-    once = Seen("four", None, (4.0,), (1,), planned=1)
-    assert judged(preset(), "small", [ONE, once])[0].gaps == pytest.approx((3.0, 2.9, 3.1))
-    half_done = Seen("one", None, (1.0,), (2,), planned=3)  # two seeds of it are still to come
-    assert judged(preset(), "small", [half_done, four])[0].gaps == (3.0,)
-    assert judged(preset(), "small", [Seen("one", None, ()), four])[0].verdict == "not done"
+    four = Observed("four", None, (4.0, 5.0), (2, 3), planned=3)
+    assert verdicts(preset(), "small", [ONE, four])[0].gaps == pytest.approx((2.9, 4.1))
+    single = Observed("one", None, (1.0,), (1,), planned=1)
+    assert verdicts(preset(), "small", [single, four])[0].gaps == (3.0, 4.0)
+    once = Observed("four", None, (4.0,), (1,), planned=1)
+    assert verdicts(preset(), "small", [ONE, once])[0].gaps == pytest.approx((3.0, 2.9, 3.1))
+    half_done = Observed("one", None, (1.0,), (2,), planned=3)  # two seeds of it are still to come
+    assert verdicts(preset(), "small", [half_done, four])[0].gaps == (3.0,)
+    assert verdicts(preset(), "small", [Observed("one", None, ()), four])[0].verdict == "not done"
 
 
 @pytest.mark.parametrize(
@@ -193,5 +193,5 @@ def test_a_wrong_claim_is_told_with_its_line(old, new, told):
 
 def test_the_spread_over_samplings_is_a_share_of_the_mean():
     """Budhraja et al. tell 0.668 % and 0.778 % of theirs."""
-    assert Seen("x", None, (0.90, 0.91, 0.92), (1, 2, 3)).spread == pytest.approx(0.01 / 0.91)
-    assert Seen("x", None, (0.90, 0.91), (1, 2)).spread is None
+    assert Observed("x", None, (0.90, 0.91, 0.92), (1, 2, 3)).spread == pytest.approx(0.01 / 0.91)
+    assert Observed("x", None, (0.90, 0.91), (1, 2)).spread is None

@@ -11,12 +11,12 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import headprune.cli.works  # noqa: F401  # commands as work
-from headprune.experiments.inputs import fingerprint
-from headprune.experiments.library import all_presets
-from headprune.experiments.runs import note_runs, plan_run, read_runs
-from headprune.experiments.store import Store
-from headprune.experiments.sweep import Inline, run_sweep
-from headprune.report import gather, html_page, markdown_page
+from headprune.lab.experiments.inputs import fingerprint
+from headprune.lab.experiments.library import all_presets
+from headprune.lab.experiments.runs import note_runs, plan_run, read_runs
+from headprune.lab.experiments.store import Store
+from headprune.lab.experiments.sweep import Inline, run_sweep
+from headprune.lab.report import gather, html_page, markdown_page
 from tests.tasks.parallel import pairs
 from tests.tasks.toy import sentences, tokenizer
 from tests.test_functions import CONLLU

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headprune as hp
-from headprune.experiments.store import Record, Store
-from headprune.experiments.sweep import Inline, Sweep, run_sweep
-from headprune.experiments.trial import Trial
-from headprune.experiments.values import number_at
-from headprune.experiments.work import works
+from headprune.lab.experiments.store import Record, Store
+from headprune.lab.experiments.sweep import Inline, Sweep, run_sweep
+from headprune.lab.experiments.trial import Trial
+from headprune.lab.experiments.values import number_at
+from headprune.lab.experiments.work import works
 
 JSON = st.recursive(
     st.none()
@@ -181,7 +181,7 @@ def test_two_runs_on_one_folder_at_once_are_refused(tmp_path):
     store = Store(tmp_path)
     with store.locked():
         code = (
-            "from pathlib import Path; from headprune.experiments.store import Store\n"
+            "from pathlib import Path; from headprune.lab.experiments.store import Store\n"
             f"with Store(Path({str(tmp_path)!r})).locked(): pass"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -192,10 +192,10 @@ def test_two_runs_on_one_folder_at_once_are_refused(tmp_path):
 KILLED = """
 import sys, time
 from pathlib import Path
-from headprune.experiments.store import Store
-from headprune.experiments.sweep import Inline, run_sweep
-from headprune.experiments.trial import Trial
-from headprune.experiments.work import works
+from headprune.lab.experiments.store import Store
+from headprune.lab.experiments.sweep import Inline, run_sweep
+from headprune.lab.experiments.trial import Trial
+from headprune.lab.experiments.work import works
 folder = Path(sys.argv[1])
 @works.add("slow")
 def slow(context):
@@ -237,9 +237,9 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(tmp_path):
 KILLED_WRITING = """
 import os, signal, sys
 from pathlib import Path
-from headprune.experiments.store import Store
-from headprune.experiments.sweep import Inline, run_sweep
-from headprune.experiments.trial import Trial
+from headprune.lab.experiments.store import Store
+from headprune.lab.experiments.sweep import Inline, run_sweep
+from headprune.lab.experiments.trial import Trial
 folder, when = Path(sys.argv[1]), sys.argv[2]
 if when == "before the rename":
     Path.replace = lambda self, target: os.kill(os.getpid(), signal.SIGKILL)

@@ -7,10 +7,10 @@ import importlib.util
 import pytest
 
 import headprune as hp
-from headprune.experiments.store import Store
-from headprune.experiments.sweep import Inline, run_sweep
-from headprune.experiments.trackers import export
-from headprune.experiments.trial import Trial
+from headprune.lab.experiments.store import Store
+from headprune.lab.experiments.sweep import Inline, run_sweep
+from headprune.lab.experiments.trackers import export
+from headprune.lab.experiments.trial import Trial
 
 
 @pytest.fixture

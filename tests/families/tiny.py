@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 import transformers
+from tools.families.build_model import enlarge_, tiny_config
 from torch import nn
 
 import headprune  # noqa: F401  # registers our own models
-from headprune.verifying.building import enlarge_, tiny_config
 
 ENCODERS = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "mpnet", "modernbert", "xlm-roberta")
 DECODERS = (
@@ -51,7 +51,7 @@ def tiny_model(family: str, seed: int = 0, **more: Any) -> nn.Module:
 
 def padded_batch(model: nn.Module) -> dict[str, Any]:
     """An example whose second row is padded, where the model takes tokens."""
-    from headprune.sites.example import example_inputs
+    from headprune.structure.example import example_inputs
 
     batch = example_inputs(model, seed=1)
     if "attention_mask" in batch:

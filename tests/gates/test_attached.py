@@ -11,7 +11,7 @@ from transformers import AutoModel, BertForSequenceClassification, LlamaForCausa
 
 import headprune as hp
 from headprune.errors import CheckpointError, GateError, UnknownNameError, UnsupportedModelError
-from headprune.sites.example import example_inputs
+from headprune.structure.example import example_inputs
 from tests.families.tiny import FAMILIES, tiny_config, tiny_model
 
 KINDS = ("hard-concrete", "binary-concrete", "exact-k")

@@ -24,11 +24,11 @@ from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app
-from headprune.comparing import difference
+from headprune.equality import difference
 from headprune.errors import CheckpointError, DataError, GateError, MaskError
 from headprune.gates.distributions import HardConcrete
 from headprune.hooks import is_gated
-from headprune.sites.example import example_inputs
+from headprune.structure.example import example_inputs
 from tests.families.tiny import tiny_config
 from tests.gates.test_training import alphas, gated_bert, trainer
 from tests.tasks.toy import write_data, write_model

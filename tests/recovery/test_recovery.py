@@ -13,7 +13,7 @@ from headprune.errors import CheckpointError, DataError, MaskError, UnknownNameE
 from headprune.hooks import captured_inputs
 from headprune.recovery import Fit, recoveries, repair
 from headprune.recovery.fits import columns_of
-from headprune.scoring.job import Job
+from headprune.scoring.context import ScoringContext
 from headprune.scoring.losses import ExampleLoss
 from headprune.scoring.moments import Moments
 from tests.families.tiny import tiny_model
@@ -23,13 +23,13 @@ FAMILIES = ("bert", "gpt2", "llama", "bart", "t5", "vit", "swin")  # with and wi
 
 
 def batches_for(model: nn.Module, count: int = 3) -> list[dict[str, torch.Tensor]]:
-    from headprune.sites import example_inputs
+    from headprune.structure import example_inputs
 
     return [example_inputs(model, seed=seed) for seed in range(count)]
 
 
-def job_of(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> Job:
-    return Job(model=model, heads=hp.find_heads(model), batches=batches, loss=ExampleLoss("mean"))
+def job_of(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> ScoringContext:
+    return ScoringContext(model=model, heads=hp.find_heads(model), batches=batches, loss=ExampleLoss("mean"))
 
 
 def half(model: nn.Module) -> hp.HeadMask:
@@ -211,7 +211,7 @@ def test_a_bias_has_no_place_in_a_plain_checkpoint(tmp_path):
 
 def test_layers_that_share_a_projection_are_refused():
     """Zamba's attention is one for several layers."""
-    from headprune.verifying.building import build
+    from tools.families.build_model import build
 
     built = build("zamba")
     with pytest.raises(UnsupportedModelError, match="share one output projection"):
@@ -220,7 +220,7 @@ def test_layers_that_share_a_projection_are_refused():
 
 def test_a_projection_that_another_site_uses_is_not_touched():
     """Zamba again: the other layer loses nothing, and would be changed all the same."""
-    from headprune.verifying.building import build
+    from tools.families.build_model import build
 
     built = build("zamba")
     heads = hp.find_heads(built.model, built.batch)
@@ -278,7 +278,7 @@ def test_a_new_bias_can_be_trained_after_inference_mode():
 
 def test_xlnet_has_no_place_for_a_bias():
     """Said, and nothing changed; least squares works."""
-    from headprune.verifying.building import build
+    from tools.families.build_model import build
 
     built = build("xlnet")
     heads = hp.find_heads(built.model, built.batch)

@@ -8,15 +8,15 @@ import torch
 import headprune as hp
 from headprune.errors import HeadpruneError, MaskError
 from headprune.hooks import captured_inputs
-from headprune.recovery import Fit, Way, recoveries
+from headprune.recovery import Fit, SearchConfig, recoveries
 from headprune.recovery.fits import columns_of
-from headprune.scoring.fisher_block import cheapest_first
-from headprune.scoring.job import Job
+from headprune.scoring.context import ScoringContext
 from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.methods.fisher_block import cheapest_first
+from headprune.scoring.methods.reconstruction import elimination
+from headprune.scoring.methods.residual import Unexplained
 from headprune.scoring.moments import Moments, moments_of
-from headprune.scoring.reconstruction import elimination
-from headprune.scoring.residual import Unexplained
-from headprune.sites import example_inputs
+from headprune.structure import example_inputs
 from tests.families.tiny import tiny_model
 
 
@@ -114,7 +114,12 @@ def test_rounds_look_again_and_leave_the_model_alone():
     model = tiny_model("bert", num_labels=2)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     batches = labelled(model)
-    for way in (Way(), Way(rounds=3), Way(method="sensitivity", recover=None, rounds=2), Way(rounds=2, swaps=4)):
+    for way in (
+        SearchConfig(),
+        SearchConfig(rounds=3),
+        SearchConfig(method="sensitivity", recover=None, rounds=2),
+        SearchConfig(rounds=2, swaps=4),
+    ):
         mask = hp.search(model, batches, prune=0.5, way=way)
         assert len(mask) == 4
     assert all(value.equal(before[name]) for name, value in model.state_dict().items())
@@ -135,7 +140,7 @@ def test_groups_go_together():
 
     model = tiny_model("llama", auto=AutoModelForSequenceClassification, pad_token_id=1, num_labels=2)
     heads = hp.find_heads(model)
-    mask = hp.search(model, labelled(model), prune=2, unit="group", way=Way(rounds=2))
+    mask = hp.search(model, labelled(model), prune=2, unit="group", way=SearchConfig(rounds=2))
     assert len(heads) - len(mask) == 2 * len(heads.sites[0].groups[0])
     hp.prune_(model, mask, gqa="group")
 
@@ -152,8 +157,8 @@ def test_swaps_lower_the_loss():
         with torch.no_grad(), hp.masked(repaired, mask):
             return sum(float(repaired(**batch).loss) for batch in batches)
 
-    plain = hp.search(model, batches, prune=0.5, way=Way(method="magnitude"))
-    swapped = hp.search(model, batches, prune=0.5, way=Way(method="magnitude", swaps=6))
+    plain = hp.search(model, batches, prune=0.5, way=SearchConfig(method="magnitude"))
+    swapped = hp.search(model, batches, prune=0.5, way=SearchConfig(method="magnitude", swaps=6))
     assert loss(swapped) <= loss(plain) + 1e-6
 
 
@@ -161,9 +166,9 @@ def test_nonsense_is_refused():
     """No rounds at all, and a repair that nobody knows."""
     model = tiny_model("bert", num_labels=2)
     with pytest.raises(HeadpruneError, match="Did you mean 'least-squares'"):
-        hp.search(model, labelled(model), prune=0.5, way=Way(recover="least-square"))
+        hp.search(model, labelled(model), prune=0.5, way=SearchConfig(recover="least-square"))
     with pytest.raises(MaskError, match="at least one round"):
-        hp.search(model, labelled(model), prune=0.5, way=Way(rounds=0))
+        hp.search(model, labelled(model), prune=0.5, way=SearchConfig(rounds=0))
 
 
 def test_swaps_keep_what_sites_must_keep():
@@ -172,7 +177,7 @@ def test_swaps_keep_what_sites_must_keep():
     heads = hp.find_heads(model)
     for seed in range(3):
         batches = labelled(model, 2 + seed)
-        mask = hp.search(model, batches, prune=0.5, at_least=2, way=Way(method="magnitude", swaps=8))
+        mask = hp.search(model, batches, prune=0.5, at_least=2, way=SearchConfig(method="magnitude", swaps=8))
         assert all(len(mask.kept(site.id)) >= 2 for site in heads)
 
 
@@ -197,7 +202,7 @@ def test_curvature_is_the_elimination_of_what_the_loss_sees():
     heads = hp.find_heads(model)
     scores = hp.score(model, batches, method="curvature", ridge=1e-6)
     assert scores.view == "none"
-    job = Job(model=model, heads=heads, batches=batches, loss=ExampleLoss("mean"))
+    job = ScoringContext(model=model, heads=heads, batches=batches, loss=ExampleLoss("mean"))
     (moments,) = moments_of(job, list(heads), batches).values()
     output = model.get_submodule(heads["encoder.0"].output)
     pushes, examples = torch.zeros(32, 32, dtype=torch.float64), 0

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.recovery import walking
-from headprune.recovery.walking import Walk
+from headprune.recovery import sequential
+from headprune.recovery.sequential import SequentialMoments
 from headprune.scoring.moments import moments_of
 from tests.families.tiny import tiny_model
 from tests.recovery.test_recovery import batches_for, half, job_of
 
 
-def walked(model, memory=walking.MEMORY, change=True):
+def walked(model, memory=sequential.MEMORY, change=True):
     """Moments of every site that loses heads, with each output projection changed after it was heard."""
     job, mask = job_of(model, batches_for(model)), half(model)
     losing = [site for site in job.heads if mask.kept(site.id) != site.kept]
-    walk = Walk(job, losing, job.batches, mask, memory=memory)
+    walk = SequentialMoments(job, losing, job.batches, mask, memory=memory)
     found = {}
     with torch.no_grad():
         for site in walk.sites:
@@ -42,7 +42,7 @@ def test_going_on_equals_starting_again(family):
 def test_a_walk_costs_about_one_pass(monkeypatch):
     """Calls of the feed-forward parts: once for each layer and batch, and a few to check."""
     calls = []
-    for memory in (walking.MEMORY, 0):
+    for memory in (sequential.MEMORY, 0):
         model = tiny_model("bert", num_hidden_layers=6).eval()
         count = [0]
         for layer in model.bert.encoder.layer:
@@ -85,7 +85,7 @@ def test_a_model_that_cannot_be_resumed_is_run_from_the_beginning():
     model.bert.encoder.layer[0].forward = forward
     model.bert.encoder.layer[1].forward = reading
     job, mask = job_of(model, batches_for(model)), hp.HeadMask.random(hp.find_heads(model), keep=0.5, seed=3)
-    walk = Walk(job, list(job.heads), job.batches, mask)
+    walk = SequentialMoments(job, list(job.heads), job.batches, mask)
     for site in walk.sites:
         expected = moments_of(job, [site], job.batches, mask)[site.id]
         torch.testing.assert_close(walk.moments(site).second, expected.second, rtol=1e-5, atol=1e-7)
@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_resumed_is_run_from_the_beginning():
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl"])
 def test_models_that_write_into_what_parts_of_them_answered_are_repaired(kind):
     """Qwen-VL puts its pictures into the answer of its vision tower; the record keeps its own."""
-    from headprune.verifying.building import build
+    from tools.families.build_model import build
 
     built = build(kind)
     heads = hp.find_heads(built.model, built.batch)

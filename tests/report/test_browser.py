@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
-from headprune.experiments.store import Store
-from headprune.report import gather, html_page
+from headprune.lab.experiments.store import Store
+from headprune.lab.report import gather, html_page
 
 pytestmark = pytest.mark.browser
 

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app
-from headprune.experiments.store import Record, Store
-from headprune.experiments.sweep import Inline, run_sweep
-from headprune.experiments.trial import Trial
 from headprune.heads import HeadId
-from headprune.report import gather, html_page, markdown_page, tables
-from headprune.report.lines import Chart, Line, Point, charts_of
-from headprune.report.subjects import left_by_site
+from headprune.lab.experiments.store import Record, Store
+from headprune.lab.experiments.sweep import Inline, run_sweep
+from headprune.lab.experiments.trial import Trial
+from headprune.lab.report import gather, html_page, markdown_page, tables
+from headprune.lab.report.lines import Chart, Line, Point, charts_of
+from headprune.lab.report.subjects import left_by_site
 from headprune.stats import holm, mean_interval, paired_t_test
 
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForQuestionAnswering, Au
 import headprune as hp
 from headprune.errors import DataError, HeadpruneError, UnknownNameError, UnsupportedModelError
 from headprune.scoring import scorers
-from headprune.sites.example import example_inputs
+from headprune.structure.example import example_inputs
 from tests.families.tiny import DECODERS, SEQ2SEQ, tiny_model
 
 

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import headprune as hp
-from headprune.comparing import difference
+from headprune.equality import difference
 
 pytestmark = pytest.mark.slow
 

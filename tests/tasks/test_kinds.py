@@ -21,7 +21,7 @@ from headprune.tasks.ablations import ablate_metric, best_single_heads
 from headprune.tasks.finetune import Recipe, finetune
 from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import metrics
-from headprune.tasks.tagging import spans
+from headprune.tasks.tags import spans
 from tests.tasks.toy import sentences, tokenizer, write_model
 
 SHARED = Path(os.environ.get("HEADPRUNE_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 
 import headprune as hp
 from headprune.errors import DataError
-from headprune.resuming import note_step, noted_steps
+from headprune.files import note_step, noted_steps
 from headprune.tasks import Source, evaluate, find_task, task_names
 from headprune.tasks.finetune import Recipe, finetune
 from headprune.tasks.labels import Labels

@@ -21,15 +21,15 @@ from sacrebleu.significance import PairedTest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MBartConfig, MBartForConditionalGeneration
 
 from headprune.errors import DataError
-from headprune.scoring.job import model_inputs
+from headprune.scoring.context import model_inputs
 from headprune.stats import bootstrap_interval, paired_bootstrap
 from headprune.tasks import Source, evaluate, find_task
 from headprune.tasks.metrics import metrics
 from headprune.tasks.token_batches import TokenBatches
+from headprune.tasks.translation.beam_search import SEARCHES, GnmtPenalty, Search
 from headprune.tasks.translation.pairs import Languages, read_pairs, within_length
 from headprune.tasks.translation.presets import PRESETS, Shape, new_translator
 from headprune.tasks.translation.quality import corpus_score, sentence_counts, signature
-from headprune.tasks.translation.searching import SEARCHES, GnmtPenalty, Search
 from headprune.tasks.translation.subwords import subwords_of, train_subwords
 from tests.tasks.parallel import pairs, write_pairs
 

@@ -19,20 +19,20 @@ import headprune as hp
 from headprune.cli.app import app
 from headprune.cli.options import load_model
 from headprune.errors import DataError
-from headprune.gates.training import choose_trainable_
+from headprune.gates.trainer import choose_trainable_
 from headprune.heads import HeadId, HeadMask, HeadScores
 from headprune.hooks import recorded
-from headprune.scoring.engine import ablate
-from headprune.scoring.job import Job, model_inputs
+from headprune.scoring.ablation_engine import ablate
+from headprune.scoring.context import ScoringContext, model_inputs
 from headprune.scoring.losses import ExampleLoss
-from headprune.sites import find_heads
+from headprune.structure import find_heads
 from headprune.tasks import Source, find_task
 from headprune.tasks.finetune import finetune
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.trainers import VALIDATION
+from headprune.tasks.translation.beam_search import Search
 from headprune.tasks.translation.pairs import Languages
 from headprune.tasks.translation.presets import PRESETS, Shape, new_translator
-from headprune.tasks.translation.searching import Search
 from headprune.tasks.translation.subwords import train_subwords
 from tests.families.tiny import tiny_model
 from tests.tasks.parallel import pairs, write_pairs
@@ -151,7 +151,9 @@ def test_the_encoder_is_reused_for_decoder_and_cross_sites(tokenizer, data):
     full = HeadMask.full(heads)
     found = {}
     for reuse in (True, False):
-        job = Job(model=model, heads=heads, batches=[batch], loss=ExampleLoss(), run=task.answer, searches=True)
+        job = ScoringContext(
+            model=model, heads=heads, batches=[batch], loss=ExampleLoss(), run=task.answer, searches=True
+        )
         passes = []
         handle = model.model.encoder.register_forward_hook(lambda *_, seen=passes: seen.append(1))
         found[reuse] = ablate(job, lambda s, h: full.without(HeadId(s.id, h)), task.outcome, reuse=reuse)

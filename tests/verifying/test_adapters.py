@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tools.families.build_model import build
+from tools.families.families import verify_type
 
 import headprune as hp
 from headprune.errors import UnsupportedModelError
-from headprune.verifying.building import build
-from headprune.verifying.checks import one_unit_fewer
-from headprune.verifying.families import verify_type
+from headprune.model_checks import one_unit_fewer
 
 EXACT = (
     "switch_transformers",  # T5's line: a position bias made in the first layer for all

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from tools.families import processes
+from tools.families.build_model import NotBuiltError, build, model_types
+from tools.families.families import Family, counted, read_families, write_families
+from tools.families.page import families_page
+from tools.families.processes import verify_types
 from typer.testing import CliRunner
 
 from headprune.cli.app import app
-from headprune.verifying import running
-from headprune.verifying.building import NotBuiltError, build, model_types
-from headprune.verifying.families import Family, counted, read_families, write_families
-from headprune.verifying.page import families_page
-from headprune.verifying.running import verify_types
 
 runner = CliRunner()
 
@@ -35,7 +35,7 @@ def hang(model_type, send):
 
 def test_a_crash_of_one_type_is_its_result(monkeypatch):
     """The others go on."""
-    monkeypatch.setattr(running, "_verify", crash)
+    monkeypatch.setattr(processes, "_verify", crash)
     (family,) = verify_types(["bert"]).values()
     assert family.status == "failed"
     assert "ended with -11" in family.reason
@@ -43,7 +43,7 @@ def test_a_crash_of_one_type_is_its_result(monkeypatch):
 
 def test_a_type_that_never_ends_is_stopped(monkeypatch):
     """After the limit."""
-    monkeypatch.setattr(running, "_verify", hang)
+    monkeypatch.setattr(processes, "_verify", hang)
     begun = time.monotonic()
     (family,) = verify_types(["bert"], limit=2).values()
     assert family.reason == "took longer than 2 s"
@@ -78,7 +78,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     """What is finished is not done again."""
     import transformers
 
-    monkeypatch.setattr(running, "_verify", crash)
+    monkeypatch.setattr(processes, "_verify", crash)
     known = {"bert": Family("pass", sites={"encoder": 2}, checks={"found": "pass"})}
     write_families(tmp_path / ".families", known, transformers.__version__)
     result = runner.invoke(app, ["verify", "bert", "gpt2", "--out", str(tmp_path), "--json"])

@@ -47,9 +47,9 @@ def ablate(
     check_writable(out)
     if choose_on is not None and not all_but_one:
         raise DataError("--choose-on looks for the one head that a layer can do with: give --all-but-one as well.")
-    from headprune.heads.files import write_text
-    from headprune.pictures import scatter, write_picture
-    from headprune.sites import find_heads
+    from headprune.files import write_text
+    from headprune.lab.analysis.pictures import scatter, write_picture
+    from headprune.structure import find_heads
     from headprune.tasks.ablations import ablate_metric, best_single_heads
 
     opened = data.open(model)
@@ -139,7 +139,7 @@ def _component_told(row: dict[str, Any]) -> str:
 
 def _draw(found: MetricAblation, heads: HeadMap, title: str, out: Path, kind: str) -> Path:
     """The change by head, and how many heads have which score (Michel et al., Figure 1)."""
-    from headprune.pictures import heat_map, histogram, write_picture
+    from headprune.lab.analysis.pictures import heat_map, histogram, write_picture
 
     changes = {site.id: [found.change(site.id, head) for head in range(site.original_num_heads)] for site in heads}
     scores = [row["score"] for row in found.rows.values()]

@@ -10,7 +10,6 @@ import typer
 from headprune import __version__
 from headprune.cli import (
     ablate,
-    bench,
     curve,
     demo,
     diff,
@@ -60,7 +59,6 @@ app.command("prune")(prune.prune)
 app.command("run")(run.run)
 app.command("report")(report.report)
 app.command("demo")(demo.demo)
-app.add_typer(bench.bench, name="bench")
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 

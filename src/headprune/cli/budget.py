@@ -8,9 +8,9 @@ from headprune.cli.taskdata import TaskData, described
 from headprune.errors import DataError
 
 if TYPE_CHECKING:
-    from headprune.cli.calibrating import Calibration
     from headprune.heads import HeadMask, HeadScores
     from headprune.masking import EmptySite
+    from headprune.recovery.calibration import Calibration
 
 SHARES = [step / 20 for step in range(20)]  # 0 to 95 %
 
@@ -51,7 +51,7 @@ class Budget:
         self.max_drop, self.at_least, self.unit, self.empty_site = max_drop, at_least, unit, empty_site
 
     def __call__(self, scores: HeadScores) -> HeadMask:
-        from headprune.curves import furthest_within, pruning_curve
+        from headprune.budgets.curves import furthest_within, pruning_curve
         from headprune.heads import HeadMask
 
         metric = self.examples.task.metric

@@ -13,8 +13,8 @@ from headprune.cli.options import Parts, amount
 from headprune.errors import FileFormatError, MaskError
 
 if TYPE_CHECKING:
-    from headprune.cli.calibrating import Calibration
     from headprune.heads import HeadMap, HeadMask, HeadScores
+    from headprune.recovery.calibration import Calibration
 
 
 BUDGETS = ("max_drop", "params", "macs", "speedup")
@@ -193,7 +193,7 @@ def choose(
     scores = _scores(choice, calibration)
     by = f"{scores.method} on {scores.data or 'unnamed data'}" if scores is not None else f"chance, seed {seed}"
     if choice.pattern is not None:
-        from headprune.patterns import pattern
+        from headprune.heads.patterns import pattern
 
         return pattern(found, choice.pattern, scores=scores, seed=seed), f"pattern {choice.pattern} by {by}"
     if choice.max_drop is not None and scores is not None and budget is not None:
@@ -202,7 +202,7 @@ def choose(
         return costly[0], f"{by}, {costly[1]}"
     if scores is None and plain and not choice.at_least:
         return HeadMask.random(found, seed=seed, **how), f"{share} by {by}, unit {choice.unit}"
-    from headprune.selection import select
+    from headprune.heads.ranking import select
 
     if scores is None:
         from headprune.scoring import score
@@ -225,7 +225,7 @@ def _scores(choice: Choice, calibration: Calibration | None) -> HeadScores | Non
 
 def _within_costs(choice: Choice, model: Any, found: HeadMap, scores: HeadScores) -> tuple[HeadMask, str] | None:
     """--params, --macs and --speedup: what heads cost here, and the mask that loses least within the budget."""
-    from headprune.costs import mask_for_budget, mask_for_speedup
+    from headprune.budgets.costs import mask_for_budget, mask_for_speedup
 
     ways: Any = {name: getattr(choice, name) for name in ("unit", "at_least", "uniform", "gqa", "batch", "length")}
     ways["normalize"] = "none" if choice.parts == "both" else None  # what the loss loses, the same for all

@@ -17,7 +17,7 @@ from headprune.cli.taskdata import TaskOptions, takes_task
 from headprune.errors import DataError
 
 if TYPE_CHECKING:
-    from headprune.curves import Curve, Rescore
+    from headprune.budgets.curves import Curve, Rescore
     from headprune.heads import HeadMap, HeadMask, HeadScores
     from headprune.tasks import Task
 
@@ -63,10 +63,10 @@ def curve(
     check_writable(out)
     if steps < 1:
         raise DataError(f"--steps is {steps}; a curve needs at least one step.")
-    from headprune.curves import pruning_curve
-    from headprune.heads.files import write_text
-    from headprune.pictures import curve_picture, write_picture
-    from headprune.sites import find_heads
+    from headprune.budgets.curves import pruning_curve
+    from headprune.files import write_text
+    from headprune.lab.analysis.pictures import curve_picture, write_picture
+    from headprune.structure import find_heads
 
     opened = data.open(model)
     task, rows = opened.task, opened.examples(split, examples, seed)
@@ -107,7 +107,7 @@ def curve(
 
 def _parts(components: str | None, model: Any) -> dict[str, list[str] | None]:
     """What to prune in: a name for the curves (where there are several) and the components."""
-    from headprune.sites import find_heads
+    from headprune.structure import find_heads
 
     if components == "each":
         return {component: [component] for component in find_heads(model).components}
@@ -120,11 +120,12 @@ class _Measured:
     def __init__(
         self, model: Any, heads: HeadMap, batches: list[Any], task: Task, unfinished: Path, removed: bool
     ) -> None:
-        from headprune.resuming import Parts, work_key
+        from headprune.files import WorkParts
+        from headprune.scoring.resumable import work_key
 
         self.model, self.heads, self.batches, self.task, self.removed = model, heads, batches, task, removed
         options = {**task.settings(), "removed": removed}
-        self.parts = Parts(unfinished, work_key(model, batches, options))
+        self.parts = WorkParts(unfinished, work_key(model, batches, options))
 
     def __call__(self, mask: HeadMask) -> float:
         known = self.parts.get(mask.to_json())

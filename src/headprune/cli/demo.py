@@ -52,13 +52,13 @@ def demo(
         _run(words, quiet=json)
     result = {"model": "all-MiniLM-L6-v2", "data": "Rotten Tomatoes sentences", **settings, **_compared(tuned, small)}
     result["page"] = str(_write_page(out, result))
-    from headprune.heads.files import write_text
+    from headprune.files import write_text
 
     write_text(out / "demo.json", json_module.dumps(result, indent=1))
     if json:
         typer.echo(json_module.dumps(result, indent=1))
         return
-    from headprune.sites import find_heads
+    from headprune.structure import find_heads
 
     typer.echo(f"\nheads left (■ kept, · removed):\n\n{head_text(find_heads(load_model(str(small), 'cpu')))}\n")
     for name, value in _told(result):
@@ -120,11 +120,11 @@ def _compared(tuned: Path, small: Path) -> dict[str, Any]:
     """The pruned model, loaded again, against the tuned one with the same heads masked; size and speed."""
     import torch
 
+    from headprune.cost.measurement import measure
     from headprune.heads import HeadMask
     from headprune.masking import masked
-    from headprune.measuring import measure
-    from headprune.sites import find_heads
-    from headprune.sites.example import example_inputs
+    from headprune.structure import find_heads
+    from headprune.structure.example import example_inputs
 
     before, after = load_model(str(tuned), "cpu"), load_model(str(small), "cpu")
     heads, left = find_heads(before), find_heads(after)
@@ -162,10 +162,10 @@ def _told(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _write_page(out: Path, result: dict[str, Any]) -> Path:
     """One page: what was cut and what it bought, the heat map of scores, the curves."""
+    from headprune.budgets.curves import Curve
     from headprune.cli.choosing import read_scores
-    from headprune.curves import Curve
-    from headprune.pictures import curve_picture, heat_map, write_page
-    from headprune.sites import find_heads
+    from headprune.lab.analysis.pictures import curve_picture, heat_map, write_page
+    from headprune.structure import find_heads
 
     scores = read_scores(out / "scores" / "scores.json")
     stored = json_module.loads((out / "curve" / "curve.json").read_text())["curves"]

@@ -24,10 +24,10 @@ def diff(
 ) -> None:
     """Show the mean change of W_q, W_k and W_v by head between two models (Budhraja et al., Figure 2)."""
     check_writable(out)
-    from headprune.changes import weight_changes
-    from headprune.heads.files import write_text
-    from headprune.pictures import heat_map, write_picture
-    from headprune.sites import find_heads
+    from headprune.files import write_text
+    from headprune.lab.analysis.pictures import heat_map, write_picture
+    from headprune.lab.analysis.weight_change import weight_changes
+    from headprune.structure import find_heads
 
     with progress(3) as step:
         step("loading the models")

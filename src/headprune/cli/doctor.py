@@ -111,7 +111,7 @@ def _trial() -> list[str]:
         from transformers import AutoModel, BertConfig, BertModel
 
         from headprune.heads import HeadMask
-        from headprune.sites import find_heads
+        from headprune.structure import find_heads
         from headprune.surgery.prune import prune_
 
         sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}

@@ -35,7 +35,7 @@ def evaluate(
 ) -> None:
     """Score a model, with an interval; for translation, write the translations too."""
     check_writable(out)
-    from headprune.heads.files import write_text
+    from headprune.files import write_text
     from headprune.stats import paired_bootstrap
 
     rivals = [name for name in (model, against) if name is not None]
@@ -71,7 +71,7 @@ def _scored(
     data: TaskData, name: str, batches: list[Any], device: str, mask: Path | None, out: Path, step: Any
 ) -> tuple[Evaluation, dict[str, Any]]:
     from headprune.heads import HeadMask
-    from headprune.sites import find_heads
+    from headprune.structure import find_heads
     from headprune.tasks import evaluate as evaluate_task
 
     model = data.load_model(name, device)

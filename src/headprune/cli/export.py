@@ -29,9 +29,9 @@ def export(
 ) -> None:
     """Write a pruned model so that it loads without headprune."""
     check_writable(out, None if kind == "onnx" else model)  # an ONNX file may lie beside the weights
+    from headprune.checkpoint.export import export as export_model
+    from headprune.checkpoint.export import formats
     from headprune.cli.prune import copy_companions, kept_card
-    from headprune.exporting import export as export_model
-    from headprune.exporting import formats
 
     formats[kind]  # an unknown one is told before a model is loaded
     loaded = load_model(model, device, trust_remote_code=trust_remote_code)

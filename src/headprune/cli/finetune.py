@@ -37,7 +37,7 @@ def finetune(
 ) -> None:
     """Train a model through transformers' Trainer; an interrupted run goes on where it stopped."""
     check_writable(out, model)
-    from headprune.heads.files import write_text
+    from headprune.files import write_text
     from headprune.tasks import evaluate
     from headprune.tasks.finetune import finetune as train
     from headprune.tasks.processes import is_main_process

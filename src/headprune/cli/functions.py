@@ -16,8 +16,8 @@ from headprune.cli.taskdata import ready_tokenizer
 from headprune.errors import DataError, FileFormatError
 
 if TYPE_CHECKING:
-    from headprune.functions import Findings
     from headprune.heads import HeadMap
+    from headprune.lab.analysis.functions import Findings
 
 CODES = {"other": 0.0, "positional": 1.0, "syntactic": 2.0, "rare": 3.0}
 
@@ -42,9 +42,9 @@ def functions(
     check_writable(out)
     from transformers import AutoTokenizer
 
-    from headprune.functions import Thresholds, find_functions, parsed_sentences, read_sentences
-    from headprune.heads.files import write_text
-    from headprune.sites import find_heads
+    from headprune.files import write_text
+    from headprune.lab.analysis.functions import Thresholds, find_functions, parsed_sentences, read_sentences
+    from headprune.structure import find_heads
 
     read = parsed_sentences(data, spacy) if spacy is not None else read_sentences(data)
     read = read[:sentences] if sentences else read
@@ -91,8 +91,8 @@ def _table(found: Findings) -> None:
 
 def _survivors(path: Path, found: Findings, heads: HeadMap) -> list[dict[str, Any]]:
     """The functions of the heads that are left, at every level that a curve or a sweep of gates has stored."""
+    from headprune.files import loads
     from headprune.heads import HeadMask
-    from headprune.heads.files import loads
 
     try:
         stored = loads(read_text(path, "levels"))
@@ -115,7 +115,7 @@ def _file_name(order: str) -> str:
 def _draw(found: Findings, heads: HeadMap, survivors: Sequence[dict[str, Any]], out: Path, kind: str) -> Path:
     """The map of functions (Figure 8), and what is left of them at each level."""
     from headprune.heads import HeadId
-    from headprune.pictures import heat_map, line_picture, write_picture
+    from headprune.lab.analysis.pictures import heat_map, line_picture, write_picture
 
     for order in dict.fromkeys(entry["order"] for entry in survivors):
         rows = sorted((entry for entry in survivors if entry["order"] == order), key=lambda entry: entry["kept"])

@@ -100,7 +100,7 @@ def gates(
     settings += [("keep", amount(text)) for text in keep or ()]
     if not settings:
         raise GateError("Say how much to prune: --lambda 0.02 (the papers' way), or --keep 50% (finds its own lambda).")
-    from headprune.heads.files import write_text
+    from headprune.files import write_text
     from headprune.tasks.processes import process_count
 
     if process_count() > 1:
@@ -131,11 +131,11 @@ def _trained(
     model: str, data: TaskData, out: Path, setting: tuple[str, Any], ways: _Ways, *, quiet: bool, device: str
 ) -> dict[str, Any]:
     """One lambda or number of heads: train, evaluate, prune, evaluate, save. A finished one is not run again."""
+    from headprune.files import write_text
     from headprune.gates import gates_of
-    from headprune.gates.training import read_trajectory
+    from headprune.gates.trainer import read_trajectory
     from headprune.heads import HeadMask
-    from headprune.heads.files import write_text
-    from headprune.sites import find_heads
+    from headprune.structure import find_heads
     from headprune.tasks import evaluate
     from headprune.tasks.finetune import Gating, finetune
     from headprune.tasks.recipe import Recipe
@@ -189,9 +189,9 @@ def _trained(
 def _attach(model: Any, setting: tuple[str, Any], ways: _Ways, steps: int) -> Objective:
     """Put gates on, choose what trains, and work out the objective in steps."""
     from headprune.gates import Objective, attach_gates
-    from headprune.gates.training import choose_trainable_
+    from headprune.gates.trainer import choose_trainable_
     from headprune.heads import heads_to_prune
-    from headprune.sites import find_heads
+    from headprune.structure import find_heads
 
     heads = find_heads(model)
     wanted = ways.components.split(",") if ways.components is not None else None
@@ -237,7 +237,7 @@ def _removed(attached: Gates, keep: int | None, by: str) -> Any:
 
 def _finished(path: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
     """The result of an earlier run with the same settings. One with other settings is refused, not overwritten."""
-    from headprune.heads.files import loads
+    from headprune.files import loads
 
     try:
         stored = loads(path.read_text(encoding="utf-8"))
@@ -274,7 +274,7 @@ def _is_result(found: Any, setting: str) -> bool:
 def _draw(results: Sequence[dict[str, Any]], out: Path, kind: str) -> list[Path]:
     """Retained heads against lambda; score against retained heads (Voita et al., Figure 7); active heads by component
     (Figure 9) and by pairs of layers (Figure 10) against pruned ones; P(open) over training."""
-    from headprune.pictures import line_picture, write_picture
+    from headprune.lab.analysis.pictures import line_picture, write_picture
 
     kept = [result["heads"][1] for result in results]
     pruned = [result["heads"][0] - result["heads"][1] for result in results]

@@ -27,8 +27,8 @@ def inspect(
         step("loading the model")
         loaded = load_model(model, device, trust_remote_code=trust_remote_code)
         step("finding heads")
-        from headprune.heads.files import write_text
-        from headprune.sites import find_heads
+        from headprune.files import write_text
+        from headprune.structure import find_heads
 
         heads = find_heads(loaded)
     if out is not None:

@@ -44,7 +44,7 @@ RemoteCode = Annotated[
 
 def find_parts(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap]:
     """Everything that a mask of this model must name, and what of it may go."""
-    from headprune.sites import find_heads
+    from headprune.structure import find_heads
 
     every = find_heads(model, neurons=parts != "heads")
     found = every.neurons if parts == "neurons" else every

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.cli.budget import Budget, Halves
-from headprune.cli.calibrating import Calibration
 from headprune.cli.choosing import Choice, choose
 from headprune.cli.options import (
     Device,
@@ -29,6 +28,7 @@ from headprune.cli.options import (
 from headprune.cli.taskdata import TaskOptions, padded_as, takes_task
 from headprune.cli.widening import takes
 from headprune.errors import CheckpointError, MaskError
+from headprune.recovery.calibration import Calibration
 
 if TYPE_CHECKING:
     from headprune.heads import HeadMap, HeadMask
@@ -63,9 +63,9 @@ def prune(
     if out is not None:
         check_writable(out, model)
         check_replaceable(out)
+    from headprune.cost.measurement import sized_example
+    from headprune.files import write_text
     from headprune.heads import HeadMask
-    from headprune.heads.files import write_text
-    from headprune.measuring import sized_example
     from headprune.surgery.plan import plan
     from headprune.surgery.prune import perform
 

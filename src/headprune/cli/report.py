@@ -22,8 +22,8 @@ def report(
     json: Json = False,
 ) -> None:
     """Show results as one page that needs no network: heads, curves, sizes, and the papers' values beside ours."""
-    from headprune.heads.files import write_text
-    from headprune.report import gather, html_page, markdown_page
+    from headprune.files import write_text
+    from headprune.lab.report import gather, html_page, markdown_page
 
     kinds = {".html": html_page, ".htm": html_page, ".md": markdown_page}
     wrong = [path for path in out if path.suffix not in kinds]

@@ -12,9 +12,9 @@ from headprune.cli.options import Json
 from headprune.errors import PresetError
 
 if TYPE_CHECKING:
-    from headprune.experiments.presets import Preset
-    from headprune.experiments.store import Record, Store
-    from headprune.experiments.sweep import Runner, Summary
+    from headprune.lab.experiments.presets import Preset
+    from headprune.lab.experiments.store import Record, Store
+    from headprune.lab.experiments.sweep import Runner, Summary
 
 
 def run(
@@ -52,7 +52,7 @@ def run(
 ) -> None:
     """Repeat a table or figure of a paper; an interrupted run goes on where it stopped."""
     import headprune.cli.works  # noqa: F401  # commands as work
-    from headprune.experiments.library import all_presets, find_preset
+    from headprune.lab.experiments.library import all_presets, find_preset
 
     if show_all:
         _list(all_presets(), json)
@@ -79,19 +79,19 @@ def run(
 
 
 def _runner(name: str, address: str | None, num_cpus: float, num_gpus: float) -> Runner:
-    from headprune.experiments.sweep import Inline
+    from headprune.lab.experiments.sweep import Inline
 
     if name == "inline":
         return Inline()
     if name != "ray":
         raise PresetError(f"The runner is '{name}'; expected inline or ray.")
-    from headprune.experiments.ray_runner import RayRunner
+    from headprune.lab.experiments.ray_runner import RayRunner
 
     return RayRunner(address=address, num_cpus=num_cpus, num_gpus=num_gpus, modules=("headprune.cli.works",))
 
 
 def _check(presets: list[Preset], json: bool) -> None:
-    from headprune.experiments.checking import check
+    from headprune.lab.experiments.size_check import check
 
     found = {preset.name: [one.to_dict() for one in check(preset)] for preset in presets}
     if json:
@@ -124,8 +124,8 @@ def _list(presets: list[Preset], json: bool) -> None:
 
 
 def _copy(names: list[str]) -> None:
-    from headprune.experiments.library import find_preset
-    from headprune.heads.files import write_text
+    from headprune.files import write_text
+    from headprune.lab.experiments.library import find_preset
 
     if len(names) != 2 or not names[1].endswith(".toml"):
         raise PresetError(f"Found {' '.join(names)}; expected a preset and a file: run --copy NAME FILE.toml.")
@@ -160,11 +160,11 @@ def _run(
     presets: list[Preset], scale: str, given: list[str], out: Path, seeds: list[int] | None, runner: Runner, *,
     retry: bool, device: str, dry_run: bool, csv: Path | None, track: list[str], json: bool,
 ) -> None:  # fmt: skip
-    from headprune.experiments.inputs import fingerprint
-    from headprune.experiments.runs import note_runs, plan_run
-    from headprune.experiments.store import Store, check_pandas
-    from headprune.experiments.sweep import run_sweep
-    from headprune.experiments.trackers import check_tracker, export
+    from headprune.lab.experiments.inputs import fingerprint
+    from headprune.lab.experiments.runs import note_runs, plan_run
+    from headprune.lab.experiments.store import Store, check_pandas
+    from headprune.lab.experiments.sweep import run_sweep
+    from headprune.lab.experiments.trackers import check_tracker, export
 
     for name in track:  # better known now than after hours
         check_tracker(name)

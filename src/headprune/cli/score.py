@@ -41,8 +41,8 @@ def score(
 ) -> None:
     """Score every head on a task's data. An interrupted run goes on where it stopped."""
     check_writable(out)
-    from headprune.heads.files import write_text
-    from headprune.pictures import heat_map, write_picture
+    from headprune.files import write_text
+    from headprune.lab.analysis.pictures import heat_map, write_picture
     from headprune.scoring.resumable import score_in_parts
 
     others = [read_scores(path) for path in against or ()]
@@ -84,7 +84,7 @@ def score(
 def _alike(heads: HeadMap, scores: HeadScores, other: HeadScores) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from headprune.agreement import agreement
+    from headprune.lab.analysis.agreement import agreement
 
     found = agreement(heads, scores, other)
     overlap = {f"{share:.0%}": value for share, value in found.overlap.items()}

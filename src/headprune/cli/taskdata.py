@@ -79,8 +79,8 @@ class TaskOptions:
         """With what is said about translation; it means nothing to other tasks."""
         from headprune.registry import hint
         from headprune.tasks.translation import TranslationTask
+        from headprune.tasks.translation.beam_search import SEARCHES
         from headprune.tasks.translation.pairs import Languages
-        from headprune.tasks.translation.searching import SEARCHES
 
         if not isinstance(task, TranslationTask):
             given = {"languages": self.languages, "beams": self.beams, "length-penalty": self.length_penalty}
@@ -162,7 +162,7 @@ class TaskData:
 
     def inputs(self, examples: Examples) -> list[dict[str, Any]]:
         """Batches as the model takes them."""
-        from headprune.scoring.job import model_inputs
+        from headprune.scoring.context import model_inputs
 
         return [model_inputs(batch) for batch in self.batches(examples)]
 
@@ -221,7 +221,7 @@ def ready_tokenizer(tokenizer: Any, *, takes_words: bool) -> Any:
 
     Only for these: elsewhere another way of putting spaces would change what the model reads.
     """
-    from headprune.tasks.tagging import splits_words
+    from headprune.tasks.tags import splits_words
 
     if takes_words and not splits_words(tokenizer):  # byte-level tokenizers would read "the film" as "thefilm"
         import transformers
@@ -236,7 +236,7 @@ def ready_tokenizer(tokenizer: Any, *, takes_words: bool) -> Any:
 
 def heads_left(model: Any) -> dict[str, Any]:
     """Which heads a model has and had, for JSON."""
-    from headprune.sites import find_heads
+    from headprune.structure import find_heads
 
     heads = find_heads(model)
     return {"kept": {site.id: list(site.kept) for site in heads}, "original": heads.original_counts()}

@@ -115,7 +115,7 @@ def _tokenizer(task: TranslationTask, source: Source, folder: Path, shape: Shape
 def _validation(task: TranslationTask, dev: Any, count: int, batch_size: int) -> Any:
     """BLEU of greedy translations of some dev sentences: enough to see that a run is going well. None of none."""
     from headprune.tasks import evaluate
-    from headprune.tasks.translation.searching import SEARCHES
+    from headprune.tasks.translation.beam_search import SEARCHES
 
     if not count:
         return lambda model: {}

@@ -18,8 +18,7 @@ def finished(
     facts: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Save model and tokenizer, score every part of the data, and write OUT/COMMAND.json with all of it."""
-    from headprune.heads.files import write_text
-    from headprune.resuming import noted_steps
+    from headprune.files import noted_steps, write_text
     from headprune.tasks import evaluate
     from headprune.tasks.trainers import VALIDATION
 

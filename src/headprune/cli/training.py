@@ -60,7 +60,7 @@ class TrainingOptions:
 def cut_to(model: Any, mask: Path) -> None:
     """Only the heads of a mask file, before training."""
     from headprune.heads import HeadMask
-    from headprune.sites import find_heads
+    from headprune.structure import find_heads
     from headprune.surgery.prune import prune_
 
     prune_(model, HeadMask.from_json(read_text(mask, "mask"), find_heads(model)), about={"by": f"mask {mask.name}"})

@@ -35,10 +35,9 @@ def verify(
     with progress(1) as step:
         step("reading the list of types")
         import transformers
-
-        from headprune.verifying.building import model_types
-        from headprune.verifying.families import Family, read_families, write_families
-        from headprune.verifying.running import verify_types
+        from tools.families.build_model import model_types
+        from tools.families.families import Family, read_families, write_families
+        from tools.families.processes import verify_types
 
         known = model_types()
     for name in types or ():
@@ -61,8 +60,9 @@ def verify(
         verify_types(left, workers=workers or os.cpu_count() or 1, limit=limit, done=finished)
     found = {name: done[name] for name in sorted(wanted)}
     if out is not None and unfinished is not None:
-        from headprune.heads.files import write_text
-        from headprune.verifying.page import families_page
+        from tools.families.page import families_page
+
+        from headprune.files import write_text
 
         write_families(out, found, transformers.__version__)
         write_text(out / "families.md", families_page(found, transformers.__version__))
@@ -71,7 +71,7 @@ def verify(
 
 
 def _tell(found: dict[str, Any], json: bool, version: str) -> None:
-    from headprune.verifying.families import counted, to_dict
+    from tools.families.families import counted, to_dict
 
     if json:
         typer.echo(json_module.dumps(to_dict(found, version), indent=1))

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headprune.errors import DataError
-from headprune.experiments.measures import OUT, places
-from headprune.experiments.placeholders import resolved
-from headprune.experiments.work import Context, Result, works
+from headprune.lab.experiments.measures import OUT, places
+from headprune.lab.experiments.placeholders import resolved
+from headprune.lab.experiments.work import Context, Result, works
 
 
 @works.add("command")

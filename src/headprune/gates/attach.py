@@ -8,12 +8,12 @@ from typing import Any, Literal, cast
 from torch import nn
 
 from headprune.errors import GateError
-from headprune.gates.attached import GatedSite, Gates
 from headprune.gates.distributions import ExactK, Gate, Rule, gates, make_gate
-from headprune.gates.placing import put_on
+from headprune.gates.model_gates import GatedSite, Gates
+from headprune.gates.placement import put_on
 from headprune.heads import HeadMap, Site, canonical_component
 from headprune.hooks import is_gated
-from headprune.sites.find import find_heads, remember, unwrapped
+from headprune.structure.find import find_heads, remember, unwrapped
 
 GateFactory = Callable[[int], Gate]
 Unit = Literal["auto", "head", "group"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headprune.errors import GateError
-from headprune.gates.attached import Gates
+from headprune.gates.model_gates import Gates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headprune import files
 from headprune.errors import FileFormatError, UnknownNameError
-from headprune.heads import files
 from headprune.heads.ids import COMPONENTS, NEURONS, HeadId
 from headprune.registry import hint
 

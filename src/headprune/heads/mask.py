@@ -9,8 +9,8 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from headprune import files
 from headprune.errors import MaskError, UnknownNameError
-from headprune.heads import files
 from headprune.heads.headmap import HeadMap, Site
 from headprune.heads.ids import NEURONS, HeadId, SiteName
 from headprune.registry import hint

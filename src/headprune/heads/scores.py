@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from headprune import files
 from headprune.errors import FileFormatError, MaskError, UnknownNameError
-from headprune.heads import files
 from headprune.heads.headmap import HeadMap
 from headprune.heads.ids import HeadId
 from headprune.registry import hint

@@ -4,25 +4,8 @@ Three uses: multiplying heads (masks and gates), watching one forward pass (find
 block receives for all heads although it has only some (position biases made elsewhere in the model).
 """
 
-from headprune.hooks.gating import (
-    GateSource,
-    gate_projections_,
-    is_gated,
-    paused_gates,
-    ungate_projections_,
-)
-from headprune.hooks.opening import (
-    JOINED_HEADS,
-    JoinedHeads,
-    called_projections,
-    is_wavlm,
-    join_heads_,
-    keep_wavlm_heads_,
-)
-from headprune.hooks.relevance import relevance_rules
-from headprune.hooks.replaying import Recording, recorded, replayed
-from headprune.hooks.reshaping import Width, follow_width_, width_followed_by
-from headprune.hooks.scaling import (
+from headprune.hooks.gates import GateSource, gate_projections_, is_gated, paused_gates, ungate_projections_
+from headprune.hooks.masks import (
     HeadFactor,
     StopForward,
     captured_input,
@@ -33,14 +16,25 @@ from headprune.hooks.scaling import (
     scaled_inputs,
     silent_outputs,
 )
-from headprune.hooks.staying import (
+from headprune.hooks.persistent import (
     PRUNED_ATTENTION,
     SlicedArgument,
     arguments_sliced_by,
     register_attention_function,
     slice_arguments_,
 )
-from headprune.hooks.watching import AttentionEvent, Call, Watch, recorded_attention, watched
+from headprune.hooks.relevance import relevance_rules
+from headprune.hooks.replay import Recording, recorded, replayed
+from headprune.hooks.reshape import Width, follow_width_, width_followed_by
+from headprune.hooks.tracing import AttentionEvent, Call, Watch, recorded_attention, watched
+from headprune.hooks.unfused_attention import (
+    JOINED_HEADS,
+    JoinedHeads,
+    called_projections,
+    is_wavlm,
+    join_heads_,
+    keep_wavlm_heads_,
+)
 
 __all__ = [
     "JOINED_HEADS",

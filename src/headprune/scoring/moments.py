@@ -14,7 +14,7 @@ from headprune.errors import DataError
 from headprune.heads import HeadMask, Site
 from headprune.hooks import StopForward, heard_inputs
 from headprune.masking import masked
-from headprune.scoring.job import Job
+from headprune.scoring.context import ScoringContext
 from headprune.scoring.positions import real_rows
 
 MEMORY = 4 * 2**30  # bytes of matrices at a time
@@ -71,7 +71,7 @@ def equations_of(what: str) -> Iterator[None]:
         ) from error
 
 
-def site_calls(job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def site_calls(job: ScoringContext, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """How often a forward pass calls each site, in the order in which it comes to them: a decoder's self- and
     cross-attention take turns.
 
@@ -125,7 +125,7 @@ def within_memory(sites: Sequence[Site], copies: int) -> list[list[Site]]:
 
 
 def moments_of(
-    job: Job, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]], mask: HeadMask | None = None
+    job: ScoringContext, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]], mask: HeadMask | None = None
 ) -> dict[str, Moments]:
     """Moments of what all heads of these sites write, with only the heads of `mask` heard by what comes after.
 

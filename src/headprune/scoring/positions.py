@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headprune.heads import Site
-from headprune.scoring.job import batch_rows
+from headprune.scoring.context import batch_rows
 
 
 def real_positions(batch: Mapping[str, Any], component: str, like: Tensor, *, has_encoder: bool) -> Tensor:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from headprune.files import WorkParts
 from headprune.heads import HeadMap, HeadScores
-from headprune.resuming import Parts, work_key
 from headprune.scoring.registry import data_free, needs_all
 from headprune.scoring.run import score
-from headprune.sites.find import find_heads, unwrapped
+from headprune.structure.find import find_heads, unwrapped
 
 PART = 16  # batches a part
 
@@ -34,7 +37,7 @@ def score_in_parts(
         return score(model, list(_counted(batches, progress)), heads=heads, **options)
     heads = heads if heads is not None else find_heads(model)
     sites = {"sites": sorted(heads.original_counts())} if heads.neurons else {}
-    parts = Parts(folder, work_key(unwrapped(model), batches, {**options, **sites}))
+    parts = WorkParts(folder, work_key(unwrapped(model), batches, {**options, **sites}))
     total: HeadScores | None = None
     for start in range(0, len(batches), PART):
         some = batches[start : start + PART]
@@ -56,3 +59,15 @@ def _counted(batches: Sequence[Mapping[str, Any]], progress: Callable[[str], Non
     for batch in batches:
         progress("scoring")
         yield batch
+
+
+def work_key(model: nn.Module, batches: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    """The same for the same weights, data and options; another for anything else."""
+    digest = hashlib.sha256(json.dumps({k: str(v) for k, v in options.items()}, sort_keys=True).encode())
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name}{tuple(parameter.shape)}{float(parameter.detach().double().sum())!r}".encode())
+    for batch in batches:
+        for name, value in sorted(batch.items()):
+            if isinstance(value, torch.Tensor):
+                digest.update(f"{name}{tuple(value.shape)}{float(value.double().sum())!r}".encode())
+    return digest.hexdigest()[:16]

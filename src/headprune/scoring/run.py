@@ -13,11 +13,11 @@ from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.masking import masked
 from headprune.registry import check_options
-from headprune.scoring.job import Job, batches_of, evaluation
+from headprune.scoring.context import ScoringContext, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss, LossFunction
 from headprune.scoring.moments import equations_of
 from headprune.scoring.registry import data_free, of_attention, scorers
-from headprune.sites.find import find_heads, unwrapped
+from headprune.structure.find import find_heads, unwrapped
 
 
 def score(
@@ -57,7 +57,7 @@ def score(
         raise UnsupportedModelError("The model is on the meta device: it has no weights to run. Load them first.")
     device = next(model.parameters()).device
     batches = batches_of(data, device, collator=collator, batch_size=batch_size)
-    job = Job(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)
+    job = ScoringContext(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)
     masking = masked(model, mask, heads=found) if mask is not None else nullcontext()
     solving = equations_of(f"The score '{method}'")
     with torch.inference_mode(False), evaluation(model), masking, solving:  # gradients are wanted in any case

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from headprune.errors import UnsupportedModelError
-from headprune.sites import projections
-from headprune.sites.neurons import FeedForward, channels
+from headprune.structure import projections
+from headprune.structure.neurons import FeedForward, channels
 from headprune.surgery.edits import Edits, Slice, Stub
 from headprune.surgery.units import Cut
 

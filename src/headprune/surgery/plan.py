@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from headprune.counting import Count, count_macs, count_parameters
+from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.heads import HeadMap, HeadMask
 from headprune.masking import EmptySite
-from headprune.sites.example import example_inputs
-from headprune.sites.find import unwrapped
+from headprune.structure.example import example_inputs
+from headprune.structure.find import unwrapped
 from headprune.surgery.prune import tried
 from headprune.surgery.units import Gqa
 

@@ -11,25 +11,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from headprune.comparing import Difference, difference
+from headprune.checkpoint import config_entry
+from headprune.checkpoint.v4_config import note_pruned_heads
+from headprune.equality import Difference, difference
 from headprune.errors import MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import HeadFactor, called_projections, captured_input, captured_output, is_gated
 from headprune.masking import EmptySite, is_masked
-from headprune.sites import record
-from headprune.sites.examine import Anatomy
-from headprune.sites.find import Look, find_heads, look, remember, unwrapped
-from headprune.sites.layers import note_pruned_heads
-from headprune.sites.modes import eval_mode
-from headprune.sites.neurons import FeedForward
-from headprune.sites.running import run_again
-from headprune.surgery import dissect
-from headprune.surgery.applying import Journal, apply_, tie_again_
-from headprune.surgery.counts import repairs
+from headprune.structure.find import ModelStructure, find_heads, model_structure, remember, unwrapped
+from headprune.structure.modes import eval_mode
+from headprune.structure.neurons import FeedForward
+from headprune.structure.run import run_again
+from headprune.structure.trace import AttentionBlock
+from headprune.surgery import plan_edits
+from headprune.surgery.apply import Journal, apply_, tie_again_
 from headprune.surgery.edits import Edits
+from headprune.surgery.equivalence import EquivalenceCheck
+from headprune.surgery.head_counts import repairs
 from headprune.surgery.neurons import neuron_edits
 from headprune.surgery.units import Cut, Gqa, cut_site
-from headprune.surgery.verification import Whole
 
 
 def prune_(
@@ -97,10 +97,10 @@ def perform(
             about = {**(about or {}), "recovered": str(repair["method"])}
             outcome.edits.biases |= _added_biases(model, outcome.before, repair)
         _write_record(model, outcome, about)
-        record.forget_repair(model)
+        config_entry.forget_repair(model)
         for site in outcome.after:
             if site.num_heads != site.original_num_heads:
-                record.mark_pruned(model.get_submodule(site.path))
+                config_entry.mark_pruned(model.get_submodule(site.path))
         _forget_unpacking(model)
         tie_again_(model)
         remember(model, outcome.after)
@@ -111,14 +111,14 @@ def _checked_repair(
     model: nn.Module, mask: HeadMask, empty_site: EmptySite, example: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
     """What `recover_` did to this model, if it was for this mask."""
-    inner = [path for path in record.repaired_parts(model) if path]
+    inner = [path for path in config_entry.repaired_parts(model) if path]
     if inner:
         raise MaskError(f"{inner[0]} was repaired (recover_) by itself. Prune that part, or repair the whole model.")
-    repair = record.noted_repair(model)
+    repair = config_entry.noted_repair(model)
     if repair is None or not isinstance(mask, HeadMask):
         return repair
     heads = find_heads(model, example, neurons=mask.has_neurons)
-    if repair["kept"] != record.kept_where_heads_go(mask.filled(heads).checked_for(heads), heads):
+    if repair["kept"] != config_entry.kept_where_heads_go(mask.filled(heads).checked_for(heads), heads):
         raise MaskError(
             "The model was repaired (recover_) for another mask than this one. Prune it with the mask that it was "
             "repaired for, or start from the original."
@@ -162,12 +162,12 @@ def _cut_out(
 ) -> Outcome:
     """Do all cuts or none."""
     refuse_unfit_models(model)
-    view = look(model, example, neurons=isinstance(mask, HeadMask) and mask.has_neurons)
+    view = model_structure(model, example, neurons=isinstance(mask, HeadMask) and mask.has_neurons)
     mask = mask.filled(view.heads) if isinstance(mask, HeadMask) else mask
     cuts = _cuts(view.heads, mask, gqa, empty_site)
     if not (verify and cuts):
         return _operated(model, view, cuts, empty_site)
-    whole = Whole(model, mask, view.heads, empty_site, example)
+    whole = EquivalenceCheck(model, mask, view.heads, empty_site, example)
     outcome = _operated(model, view, cuts, empty_site)
     try:
         gap = whole.gap()
@@ -180,7 +180,7 @@ def _cut_out(
     return dataclasses.replace(outcome, difference=gap)
 
 
-def _operated(model: nn.Module, view: Look, cuts: list[Cut], empty_site: EmptySite) -> Outcome:
+def _operated(model: nn.Module, view: ModelStructure, cuts: list[Cut], empty_site: EmptySite) -> Outcome:
     """The cuts, one after another, each compared with its block as it was."""
     outcome = Outcome(view.heads, _pruned_heads(view.heads, cuts), Edits(), [], None)
     try:
@@ -224,7 +224,7 @@ def refuse_unfit_models(model: nn.Module) -> None:
 
 def refuse_unpruned_repair(model: nn.Module) -> None:
     """Models between `recover_` and `prune_`: neither the original nor the pruned one."""
-    if record.repaired_parts(model):
+    if config_entry.repaired_parts(model):
         raise UnsupportedModelError(
             "The model was repaired (recover_) for heads that are still there: it is neither the original nor the "
             "pruned model. prune_ it with the mask that it was repaired for first."
@@ -242,12 +242,12 @@ def _cuts(heads: HeadMap, mask: HeadMask, gqa: Gqa | None, empty_site: str) -> l
     return [cut_site(site, mask.kept(site.id), gqa) for site in heads if mask.kept(site.id) != site.kept]
 
 
-def _operate(model: nn.Module, anatomy: Anatomy, cut: Cut, empty_site: EmptySite) -> tuple[Edits, Journal]:
+def _operate(model: nn.Module, anatomy: AttentionBlock, cut: Cut, empty_site: EmptySite) -> tuple[Edits, Journal]:
     """Cut one site; try the ways to repair its counts until the block answers as it does with the heads masked."""
     if anatomy.adapter.coupled:
         raise _refusal(model, anatomy, cut, anatomy.adapter.coupled)
-    base = dissect.site_edits(model, anatomy, cut, skip_bias=empty_site == "skip")
-    arguments = dissect.sliced_arguments(model, anatomy, cut)
+    base = plan_edits.site_edits(model, anatomy, cut, skip_bias=empty_site == "skip")
+    arguments = plan_edits.sliced_arguments(model, anatomy, cut)
     expected = _masked_block(model, anatomy, cut, empty_site)
     problems: list[str] = []
     for repair in repairs(model, anatomy, cut):
@@ -292,17 +292,19 @@ def _remove_neurons(model: nn.Module, part: FeedForward, cut: Cut, empty_site: E
     )
 
 
-def _why_not(model: nn.Module, anatomy: Anatomy, cut: Cut, expected: Sequence[torch.Tensor], problem: str) -> str:
+def _why_not(
+    model: nn.Module, anatomy: AttentionBlock, cut: Cut, expected: Sequence[torch.Tensor], problem: str
+) -> str:
     """What is known of the reason, when no way to repair the counts was right."""
     if not all(bool(answer.isfinite().all()) for answer in expected):
         return "what it answers is not finite, so that nothing can be compared. Look at its weights, and the example"
     if cut.expand:
         return f"{problem}. headprune cannot expand a projection in which queries, keys and values come in this order"
     told = f"{problem}. Its heads are coupled in a way that removal changes, or its code counts on their width"
-    return dissect.coupling(model, anatomy) or told
+    return plan_edits.coupling(model, anatomy) or told
 
 
-def _refusal(model: nn.Module, anatomy: Anatomy, cut: Cut, why: str) -> UnsupportedModelError:
+def _refusal(model: nn.Module, anatomy: AttentionBlock, cut: Cut, why: str) -> UnsupportedModelError:
     kind = type(model.get_submodule(anatomy.attention)).__name__
     return UnsupportedModelError(
         f"{cut.site.id} of {type(model).__name__} ({kind} at {anatomy.attention}) cannot be pruned exactly: {why}. It "
@@ -311,7 +313,7 @@ def _refusal(model: nn.Module, anatomy: Anatomy, cut: Cut, why: str) -> Unsuppor
 
 
 def _masked_block(
-    model: nn.Module, anatomy: Anatomy | FeedForward, cut: Cut, empty_site: EmptySite
+    model: nn.Module, anatomy: AttentionBlock | FeedForward, cut: Cut, empty_site: EmptySite
 ) -> list[torch.Tensor]:
     """What the output projection says with the removed heads masked, each time the block calls it."""
     output = model.get_submodule(anatomy.output)
@@ -325,7 +327,7 @@ def _masked_block(
     return [torch.zeros_like(a) for a in answers] if cut.is_empty and empty_site == "skip" else answers
 
 
-def _block_output(model: nn.Module, anatomy: Anatomy | FeedForward) -> list[torch.Tensor]:
+def _block_output(model: nn.Module, anatomy: AttentionBlock | FeedForward) -> list[torch.Tensor]:
     output = model.get_submodule(anatomy.output)
     with torch.no_grad(), captured_output(output) as outputs:
         run_again(model, anatomy.call)
@@ -347,28 +349,28 @@ def _pruned_heads(heads: HeadMap, cuts: list[Cut]) -> HeadMap:
 
 def _write_record(model: nn.Module, outcome: Outcome, about: Mapping[str, str] | None) -> None:
     """Note in the config which heads are left and how, so that the checkpoint can be loaded."""
-    old = record.read(model)
+    old = config_entry.read(model)
     before, after = outcome.before, outcome.after
-    done = outcome.edits.renamed(lambda path: record.stored_path(model, path))
+    done = outcome.edits.renamed(lambda path: config_entry.stored_path(model, path))
     if old is not None:
         done = Edits.from_dict(old["edits"]).then(done)
     sites = tuple(
         dataclasses.replace(
-            site, path=record.stored_path(model, site.path), output=record.stored_path(model, site.output)
+            site, path=config_entry.stored_path(model, site.path), output=config_entry.stored_path(model, site.output)
         )
         for site in after
     )
     if old is not None:  # neurons that went before, where this pruning was of heads alone
         here = {site.id for site in sites}
-        sites += tuple(site for site in record.recorded_heads(old) if site.is_neurons and site.id not in here)
+        sites += tuple(site for site in config_entry.recorded_heads(old) if site.is_neurons and site.id not in here)
     gone = HeadMask.full(before) - HeadMask.full(after)
     step: dict[str, Any] = {"removed": {site: heads for site, heads in gone.to_dict().items() if heads}}
     step |= {key: str(value) for key, value in (about or {}).items()}
     entry = {
-        "version": record.VERSION,
+        "version": config_entry.VERSION,
         "heads": HeadMap(sites, skipped=after.skipped, model_type=after.model_type).to_dict(),
         "edits": done.to_dict(),
         "history": [*(old or {}).get("history", []), step],
     }
-    record.write(model, entry)
+    config_entry.write(model, entry)
     note_pruned_heads(getattr(model, "config", None), after.attention)

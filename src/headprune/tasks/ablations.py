@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from headprune import stats
+from headprune.files import WorkParts
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
-from headprune.resuming import Parts, work_key
-from headprune.scoring.engine import Ablations, ablate
-from headprune.scoring.job import ROW, Job, evaluation, on_device
+from headprune.scoring.ablation_engine import Ablations, ablate
+from headprune.scoring.context import ROW, ScoringContext, evaluation, on_device
 from headprune.scoring.losses import ExampleLoss
-from headprune.sites.find import find_heads, unwrapped
+from headprune.scoring.resumable import work_key
+from headprune.structure.find import find_heads, unwrapped
 from headprune.tasks.metrics import Metric, accuracy, correct
 from headprune.tasks.task import Evaluation, Task, evaluate
 
@@ -83,12 +84,12 @@ def ablate_metric(
         return full.without(*others) if all_but_one else full.without(HeadId(site.id, head))
 
     with evaluation(model):
-        job = Job(
+        job = ScoringContext(
             model=model, heads=heads, batches=counted(), loss=ExampleLoss(), run=task.answer, searches=task.searches
         )  # fmt: skip
         parts = None
         if folder is not None:
-            parts = Parts(folder, work_key(model, batches, {**task.settings(), "all_but_one": all_but_one}))
+            parts = WorkParts(folder, work_key(model, batches, {**task.settings(), "all_but_one": all_but_one}))
         if task.carries:
             found = _ablate_in_order(job, change, task, list(batches), parts, progress)
         else:
@@ -108,11 +109,11 @@ def ablate_metric(
 
 
 def _ablate_in_order(
-    job: Job,
+    job: ScoringContext,
     change: Callable[[Site, int], HeadMask],
     task: Task,
     batches: list[Mapping[str, Any]],
-    parts: Parts | None,
+    parts: WorkParts | None,
     progress: Callable[[str], None],
 ) -> Ablations:
     """One pass through the data for every head: what a model remembers depends on the heads it had all along."""

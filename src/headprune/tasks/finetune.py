@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from headprune.errors import DataError, MissingExtraError
+from headprune.files import write_text
 from headprune.gates.objective import Objective
-from headprune.heads.files import write_text
-from headprune.resuming import work_key
+from headprune.scoring.resumable import work_key
 from headprune.tasks.optimizers import optimizer_of
 from headprune.tasks.processes import process_count
 from headprune.tasks.recipe import Recipe

@@ -17,7 +17,7 @@ from headprune.tasks.labels import Labels
 from headprune.tasks.language import LanguageTask, MaskedLanguageTask
 from headprune.tasks.metrics import metrics
 from headprune.tasks.questions import QuestionTask
-from headprune.tasks.tagging import TagTask
+from headprune.tasks.tags import TagTask
 from headprune.tasks.task import Task
 from headprune.tasks.text import StreamTask
 from headprune.tasks.translation import TranslationTask

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headprune.errors import DataError
-from headprune.heads.files import loads
+from headprune.files import loads
 from headprune.registry import hint
 
 KINDS = (".tsv", ".csv", ".jsonl", ".json", ".conllu")

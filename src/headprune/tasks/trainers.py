@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from headprune.errors import DataError
-from headprune.resuming import note_step, noted_steps
-from headprune.scoring.job import model_inputs
+from headprune.files import note_step, noted_steps
+from headprune.scoring.context import model_inputs
 from headprune.scoring.losses import IGNORED
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples
@@ -130,7 +130,7 @@ def validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
 
 
 def with_gates(trainer: Any) -> Any:
-    from headprune.gates.training import GateMixin
+    from headprune.gates.trainer import GateMixin
 
     return type("GateTrainer", (GateMixin, trainer), {})
 

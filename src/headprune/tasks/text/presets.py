@@ -37,7 +37,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Preset:
+class LanguageModelPreset:
     """A shape, how to train it from random weights, and where it comes from."""
 
     shape: Shape
@@ -49,7 +49,7 @@ def new_language_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
     """A model with random weights for the tokenizer's symbols."""
     import torch
 
-    from headprune.allattention import configuration, modeling
+    from headprune.lab.models import configuration, modeling
 
     enough = shape.position_rows is None or shape.position_rows > shape.memory
     options: dict[str, Any] = {
@@ -83,8 +83,8 @@ _PAPER: dict[str, Any] = {
 }  # fmt: skip
 
 # `batch_size` is the number of streams, `max_length` that of tokens in a segment.
-PRESETS: dict[str, Preset] = {
-    "tiny": Preset(
+PRESETS: dict[str, LanguageModelPreset] = {
+    "tiny": LanguageModelPreset(
         Shape(layers=2, width=32, heads=4, persistent=32, memory=16, dropout=0.0, attention_dropout=0.0),
         Recipe(
             updates=150, epochs=1000, learning_rate=1e-2, batch_size=8, max_length=16, warmup=10, weight_decay=0.0,
@@ -92,7 +92,7 @@ PRESETS: dict[str, Preset] = {
         ),
         "seconds on a CPU: for trying things out",
     ),
-    "small": Preset(
+    "small": LanguageModelPreset(
         Shape(layers=6, width=192, heads=6, persistent=256, memory=64, dropout=0.05, attention_dropout=0.0),
         Recipe(
             updates=3000, epochs=1000, learning_rate=2e-3, batch_size=32, max_length=64, warmup=100,
@@ -100,12 +100,12 @@ PRESETS: dict[str, Preset] = {
         ),
         "for two cores; dropout of attention would double the time of a step there",
     ),
-    "wikitext-103": Preset(
+    "wikitext-103": LanguageModelPreset(
         Shape(cutoffs=(20_000, 40_000, 200_000), position_rows=512),
         Recipe(batch_size=96, max_length=192, **_PAPER),
         "Shim et al.'s model for WikiText-103",
     ),
-    "text8": Preset(
+    "text8": LanguageModelPreset(
         Shape(layers=12, memory=512),
         Recipe(batch_size=64, max_length=512, **_PAPER),
         "Shim et al.'s model for Text8",

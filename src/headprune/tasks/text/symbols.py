@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headprune.errors import DataError
-from headprune.heads.files import write_text
+from headprune.files import write_text
 from headprune.tasks.text.corpus import Unit
 
 END, UNKNOWN = "<eos>", "<unk>"  # END closes every line of words

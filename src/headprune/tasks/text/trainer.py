@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader
 
-from headprune.allattention.memory import SegmentMemory
 from headprune.errors import CheckpointError, DataError
+from headprune.lab.models.memory import SegmentMemory
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.text.streams import StreamBatches, StreamExamples, StreamRows
 

@@ -38,7 +38,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Preset:
+class TranslatorPreset:
     """A shape, how to train it, and where it comes from."""
 
     shape: Shape
@@ -82,8 +82,8 @@ def new_translator(shape: Shape, tokenizer: Any, seed: int) -> Any:
 
 
 # Adam as the papers have it; `learning_rate` is the peak of the schedule.
-PRESETS: dict[str, Preset] = {
-    "tiny": Preset(
+PRESETS: dict[str, TranslatorPreset] = {
+    "tiny": TranslatorPreset(
         Shape(layers=2, width=32, heads=4, feed_forward=64, vocabulary=300, positions=256, dropout=0.0),
         Recipe(
             epochs=10, learning_rate=5e-3, batch_tokens=400, warmup=20, weight_decay=0.0,
@@ -91,7 +91,7 @@ PRESETS: dict[str, Preset] = {
         ),
         "seconds on a CPU: for trying things out",
     ),
-    "quick": Preset(
+    "quick": TranslatorPreset(
         Shape(layers=3, width=128, heads=8, feed_forward=512, vocabulary=4000, positions=256),
         Recipe(
             epochs=10, learning_rate=2e-3, batch_tokens=1200, warmup=400, weight_decay=1e-4,
@@ -99,7 +99,7 @@ PRESETS: dict[str, Preset] = {
         ),
         "about a quarter of an hour for 29,000 captions on two cores",
     ),
-    "long": Preset(
+    "long": TranslatorPreset(
         Shape(layers=3, width=256, heads=8, feed_forward=1024, vocabulary=4000, positions=256, dropout=0.2),
         Recipe(
             epochs=15, learning_rate=1.5e-3, batch_tokens=1200, warmup=400, weight_decay=1e-4,
@@ -107,7 +107,7 @@ PRESETS: dict[str, Preset] = {
         ),
         "under an hour for 29,000 captions on two cores",
     ),
-    "iwslt": Preset(
+    "iwslt": TranslatorPreset(
         Shape(layers=6, width=512, heads=8, feed_forward=1024, vocabulary=10000, dropout=0.3, attention_dropout=0.1),
         Recipe(
             updates=50_000, epochs=1000, learning_rate=5e-4, batch_tokens=4000, warmup=4000,
@@ -115,7 +115,7 @@ PRESETS: dict[str, Preset] = {
         ),
         "Michel et al.'s IWSLT model",
     ),
-    "base": Preset(
+    "base": TranslatorPreset(
         Shape(layers=6, width=512, heads=8, feed_forward=2048, vocabulary=32000, dropout=0.1, attention_dropout=0.1),
         Recipe(
             epochs=30, learning_rate=4.0 * 512**-0.5 * 16000**-0.5, batch_tokens=4000, accumulate=4,
@@ -123,7 +123,7 @@ PRESETS: dict[str, Preset] = {
         ),
         "Voita et al.'s Transformer-base; their runs were stopped by hand, 30 epochs are Budhraja et al.'s",
     ),
-    "large": Preset(
+    "large": TranslatorPreset(
         Shape(layers=6, width=1024, heads=16, feed_forward=4096, vocabulary=40000, norm="post", dropout=0.1,
               attention_dropout=0.1),
         Recipe(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headprune.errors import DataError
-from headprune.heads.files import write_text
+from headprune.files import write_text
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # in this order: padding is 0
 Kind = Literal["bpe", "unigram"]

@@ -16,16 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headprune.errors import DataError
-from headprune.heads.files import write_text
+from headprune.files import write_text
 from headprune.registry import hint
-from headprune.scoring.job import ROW
+from headprune.scoring.context import ROW
 from headprune.scoring.losses import IGNORED, token_labels
 from headprune.tasks.metrics import Metric, metrics
 from headprune.tasks.sources import Source
 from headprune.tasks.task import Batch, Examples, Features, Task
+from headprune.tasks.translation.beam_search import Search
 from headprune.tasks.translation.pairs import Languages, Pairs, read_pairs, within_length
 from headprune.tasks.translation.quality import TEACHER_FORCED, corpus_score, is_translated, sentence_counts, signature
-from headprune.tasks.translation.searching import Search
 
 REFERENCES = "_references"
 

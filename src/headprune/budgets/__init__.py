@@ -1,0 +1,1 @@
+"""Masks within a budget of parameters, MACs, time or loss."""

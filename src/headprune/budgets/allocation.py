@@ -1,0 +1,128 @@
+"""How many heads each site keeps, for a budget of parameters, MACs or time, at the least loss of score."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headprune.errors import BudgetError, MaskError
+from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores
+from headprune.heads.mask import Unit
+from headprune.heads.ranking import Normalize, check_fit, units_of, worth
+
+BINS = 4096  # into which a budget is divided: a solution is within one of them per site
+
+Table = Mapping[str, Sequence[float]]  # site -> what it costs with 0, 1, 2 … units
+
+
+def within(
+    scores: HeadScores,
+    heads: HeadMap,
+    costs: Table,
+    limit: float,
+    *,
+    unit: Unit = "head",
+    at_least: int = 0,
+    normalize: Normalize | None = None,
+    uniform: bool = False,
+) -> HeadMask:
+    """The mask whose sites cost at most `limit` together and whose removed units have the smallest scores in sum.
+
+    `costs` has for every site what it costs with 0, 1, 2 … of its units. `uniform` keeps the same number in every
+    site, as plain checkpoints need.
+    """
+    check_fit(scores, heads)
+    view = normalize or scores.view
+    values = scores.normalized(view)
+    ranked: dict[str, list[tuple[HeadId, ...]]] = {site.id: [] for site in heads}
+    for members in units_of(heads, unit, scores, view):
+        ranked[members[0].site].append(members)
+    for members_of_site in ranked.values():
+        members_of_site.sort(key=lambda members: worth(members, values), reverse=True)
+    # Where scores are below 0, worths are counted from the lowest: no unit should go for its own sake.
+    lowest = min((0.0, *(worth(unit_, values) for units in ranked.values() for unit_ in units)))
+    losses = {site: _lost([worth(unit_, values) - lowest for unit_ in units]) for site, units in ranked.items()}
+    for site, units in ranked.items():
+        if len(costs[site]) != len(units) + 1:
+            raise MaskError(f"The costs of {site} are for {len(costs[site]) - 1} units; it has {len(units)}.")
+        kept_by_count = itertools.accumulate(map(len, units), initial=0)
+        floor = next((n for n, kept in enumerate(kept_by_count) if kept >= at_least), len(units))
+        losses[site] = [math.inf if n < floor else loss for n, loss in enumerate(losses[site])]
+    counts = _same_everywhere(losses, costs, limit) if uniform else _cheapest(losses, costs, limit)
+    kept = {
+        site: sorted(head.index for unit_ in units[: counts.get(site, 0)] for head in unit_)
+        for site, units in ranked.items()
+    }
+    return HeadMask.from_dict(heads, kept)
+
+
+def _lost(worths: Sequence[float]) -> list[float]:
+    """The sum of what goes when the first 0, 1, 2 … stay."""
+    return [*itertools.accumulate(reversed(worths), initial=0.0)][::-1]
+
+
+def _cheapest(losses: Table, costs: Table, limit: float) -> dict[str, int]:
+    """One count for each site with the least loss in all: dynamic programming over a budget in equal bins."""
+    least = sum(min(c for c, loss in zip(costs[site], losses[site], strict=True) if loss < math.inf) for site in losses)
+    if least > limit:
+        raise BudgetError(
+            f"The budget cannot be met: with as few heads as allowed the sites still cost {least:.4g}, and "
+            f"{limit:.4g} is left for them."
+        )
+    if sum(costs[site][-1] for site in losses) <= limit:
+        return {site: len(row) - 1 for site, row in losses.items()}
+    fewest = {site: next(n for n, loss in enumerate(row) if loss < math.inf) for site, row in losses.items()}
+    if limit <= 0:
+        return fewest
+    size = limit / BINS
+    best = np.zeros(BINS + 1)  # least loss of the sites so far, within so many bins
+    choices: list[NDArray[np.int64]] = []
+    for site, site_losses in losses.items():
+        new, chosen = np.full(BINS + 1, np.inf), np.full(BINS + 1, -1)
+        for count, (cost, loss) in enumerate(zip(costs[site], site_losses, strict=True)):
+            bins = _bins(cost, size)
+            if bins > BINS or loss == math.inf:
+                continue
+            total = best[: BINS + 1 - bins] + loss
+            better = total < new[bins:]
+            new[bins:][better], chosen[bins:][better] = total[better], count
+        best = new
+        choices.append(chosen)
+    if best[BINS] == math.inf:  # rounding up each site's cost to whole bins was too much
+        return fewest
+    counts, room = {}, BINS
+    for site, chosen in reversed(list(zip(losses, choices, strict=True))):
+        counts[site] = int(chosen[room])
+        room -= _bins(costs[site][counts[site]], size)
+    return counts
+
+
+def _bins(cost: float, size: float) -> int:
+    return max(0, math.ceil(cost / size - 1e-9))
+
+
+def _same_everywhere(losses: Table, costs: Table, limit: float) -> dict[str, int]:
+    """The largest number of units that every site can keep."""
+    losses = {site: row for site, row in losses.items() if len(row) > 1}  # emptied sites have nothing to keep
+    for count in range(equal_counts({site: len(row) - 1 for site, row in losses.items()}), -1, -1):
+        allowed = all(row[count] < math.inf for row in losses.values())
+        if allowed and sum(costs[site][count] for site in losses) <= limit:
+            return dict.fromkeys(losses, count)
+    raise BudgetError("The budget cannot be met with the same number of heads in every site.")
+
+
+def equal_counts(counts: Mapping[str, int]) -> int:
+    """How many units every site has, where all have equally many."""
+    if not counts:
+        raise MaskError("No site has heads left to choose from.")
+    least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    if counts[least] != counts[most]:
+        raise MaskError(
+            f"The sites do not have equally many heads to begin with ({least} has {counts[least]}, {most} "
+            f"{counts[most]}): they cannot keep the same number."
+        )
+    return counts[least]

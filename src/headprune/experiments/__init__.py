@@ -1,4 +1,0 @@
-"""Sweeps of trials with stable keys: what to run, what is stored, who runs it."""
-
-from headprune.experiments import arithmetic as arithmetic  # these register their kinds of work
-from headprune.experiments import measures as measures

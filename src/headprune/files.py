@@ -1,0 +1,160 @@
+"""Files: JSON with a kind and a schema version, written whole or not at all; long work in parts that resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headprune.errors import FileFormatError, HeadpruneError
+
+SCHEMA = 1
+
+
+def dump(kind: str, content: Mapping[str, Any]) -> str:
+    return json.dumps({"kind": f"headprune.{kind}", "schema": SCHEMA, **content}, indent=1, allow_nan=False)
+
+
+DEEPEST = 100  # lists and tables inside one another
+
+
+def loads(text: str) -> Any:
+    """JSON from a file that anybody may have touched: a ValueError for what is none, or is nested without end."""
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    if text.count("[") + text.count("{") > DEEPEST:
+        level = [content]
+        for _ in range(DEEPEST):
+            inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+            level = [value for values in inner for value in values]
+        if level:
+            raise ValueError(f"nested more than {DEEPEST} deep")
+    return content
+
+
+def load(kind: str, text: str) -> dict[str, Any]:
+    """The content of a JSON text that `dump` wrote."""
+    try:
+        content = loads(text)
+    except (ValueError, TypeError) as error:
+        raise FileFormatError(f"Not valid JSON ({error}). Expected a headprune.{kind} file.") from error
+    if not isinstance(content, dict) or content.get("kind") != f"headprune.{kind}":
+        found = content.get("kind") if isinstance(content, dict) else type(content).__name__
+        raise FileFormatError(f"Found {found!r}, expected a headprune.{kind} file.")
+    if content.get("schema") != SCHEMA:
+        raise FileFormatError(
+            f"This headprune.{kind} file has schema {content.get('schema')!r}; this headprune reads schema {SCHEMA}. "
+            "Write the file again, or update headprune."
+        )
+    return content
+
+
+def _umask() -> int:
+    found = os.umask(0o022)
+    os.umask(found)
+    return found
+
+
+_UMASK = _umask()  # asked once, while there is one thread: asking sets it
+
+
+def writable(text: str) -> str:
+    """Half a surrogate pair may come from the JSON of a file and is no text: shown as it was written there."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a whole file or leave the old one: never half a file under the final name."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_UMASK)  # as any new file: a temporary one is its owner's alone
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def head_lists(value: object, what: str) -> dict[str, list[int]]:
+    """A checked `{site id: [whole numbers]}`."""
+    if not isinstance(value, Mapping):
+        raise FileFormatError(f"{what}: found {type(value).__name__}, expected a table of site id to list of heads.")
+    lists: dict[str, list[int]] = {}
+    for site, heads in value.items():
+        if not isinstance(heads, list | tuple) or not all(type(h) is int and h >= 0 for h in heads):
+            raise FileFormatError(f"{what}: '{site}' has {heads!r}, expected a list of head indices counted from 0.")
+        lists[str(site)] = list(heads)
+    return lists
+
+
+def counts(value: object, what: str) -> dict[str, int]:
+    """A checked `{site id: number of heads}`."""
+    if not isinstance(value, Mapping) or not all(type(n) is int and n >= 0 for n in value.values()):
+        raise FileFormatError(f"{what}: expected a table of site id to number of heads, found {value!r}.")
+    return {str(site): n for site, n in value.items()}
+
+
+class WorkParts:
+    """Finished parts of one piece of work, by name. Parts of other work in the same folder are not taken for ours."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder, self.key = folder, key
+
+    def get(self, name: str) -> Any:
+        """What was kept under a name; None if nothing was, or if it belongs to other work."""
+        try:
+            content = load("part", self._path(name).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, HeadpruneError):
+            return None
+        return content.get("value") if content.get("key") == self.key else None
+
+    def put(self, name: str, value: Any) -> None:
+        write_text(self._path(name), dump("part", {"key": self.key, "value": value}))
+
+    def finished(self) -> None:
+        """The whole is written elsewhere: the parts can go."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{hashlib.sha256(f'{self.key} {name}'.encode()).hexdigest()[:16]}.json"
+
+
+def note_step(path: Path, entry: Mapping[str, Any]) -> None:
+    """Add what was found at a training step (`entry["step"]`) to a file of lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")  # a run was stopped while writing a line: this one is not to be lost with it
+        file.write(json.dumps(entry).encode() + b"\n")
+
+
+def noted_steps(path: Path) -> list[dict[str, Any]]:
+    """What was noted, by step; of steps that were done again after an interruption, the last."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    entries: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        try:
+            entry = loads(line)
+        except ValueError:
+            continue  # the run was stopped while writing it
+        if isinstance(entry, dict) and type(entry.get("step")) is int:
+            entries[entry["step"]] = entry
+    return [entries[step] for step in sorted(entries)]

@@ -1,0 +1,184 @@
+"""Multiplying heads while a block of code runs, and listening in on projections."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headprune.errors import MaskError
+from headprune.hooks.unfused_attention import called_projections
+
+
+@dataclass(frozen=True)
+class HeadFactor:
+    """What each head's slice of a projection's input is multiplied by."""
+
+    name: str  # of the site, for messages
+    factor: Tensor  # (heads,), (batch, heads) or (batch, positions, heads)
+    batch_axis: int = 0  # which dimension of the projection's input is the batch
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HeadFactor:
+        raise MaskError(
+            "The model is inside a `masked` block: a copy would stay masked for ever. Leave the block first."
+        )
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        inputs = args[0]  # (..., heads * width)
+        factor = self.factor.to(device=inputs.device, dtype=inputs.dtype)
+        if factor.dim() == 3 and self.batch_axis == 1:
+            factor = factor.transpose(0, 1)  # (positions, batch, heads)
+        if factor.dim() == 3 and factor.shape[:-1] != inputs.shape[:-1]:
+            raise MaskError(
+                f"{self.name}: weights per position were given as {tuple(factor.shape)}, but the output projection "
+                f"receives {tuple(inputs.shape)}."
+            )
+        if factor.dim() == 2:
+            if inputs.dim() < 3 or inputs.shape[self.batch_axis] != factor.shape[0]:
+                raise MaskError(
+                    f"{self.name}: weights per example were given for {factor.shape[0]} examples, but the output "
+                    f"projection receives {tuple(inputs.shape)}, whose dimension {self.batch_axis} is not that batch. "
+                    "Use one example at a time, or weights for the whole batch."
+                )
+            ones = [1] * (inputs.dim() - 1)
+            ones[self.batch_axis] = factor.shape[0]
+            factor = factor.view(*ones, -1)  # (batch, 1…, heads), or (1, batch, heads)
+        split = inputs.unflatten(-1, (factor.shape[-1], -1))  # (..., heads, width)
+        return ((split * factor.unsqueeze(-1)).flatten(-2), *args[1:])
+
+
+@contextmanager
+def scaled_inputs(factors: Mapping[nn.Module, HeadFactor]) -> Iterator[None]:
+    """Multiply each head's slice of a projection's input by its factor until the block ends."""
+    handles = []
+    try:
+        for module, factor in factors.items():
+            handles.append(module.register_forward_pre_hook(factor))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def silent_outputs(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Let these modules answer zero until the block ends."""
+    handles = []
+    try:
+        for module in modules:
+            handles.append(module.register_forward_hook(lambda module, args, output: torch.zeros_like(output)))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def fresh_compilation() -> Iterator[None]:
+    """Make compiled code notice that hooks come and go.
+
+    Code compiled by `torch.compile` does not check for hooks that were added later: it would ignore a mask, or keep
+    one that is gone. Forgetting what was compiled costs a recompilation and is right.
+    """
+    _forget_compiled_code()
+    try:
+        yield
+    finally:
+        _forget_compiled_code()
+
+
+def _forget_compiled_code() -> None:
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is None or torch.compiler.is_compiling():
+        return
+    if dynamo.utils.counters["frames"]["total"] > 0:  # nothing was compiled in most processes
+        dynamo.reset()
+
+
+@contextmanager
+def captured_input(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what a projection receives."""
+    seen: list[Tensor] = []
+
+    def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
+        seen.append(args[0])
+
+    handle = module.register_forward_pre_hook(keep)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def captured_output(module: nn.Module) -> Iterator[list[Any]]:
+    """Collect what a module returns."""
+    seen: list[Any] = []
+
+    def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        seen.append(output)
+
+    handle = module.register_forward_hook(keep)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def captured_inputs(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
+    """What each projection receives, by name, one tensor a call (layers may share a block); gradients can be asked for
+    with respect to them."""
+    seen: dict[str, list[Tensor]] = {name: [] for name in modules}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            inputs = args[0]
+            if torch.is_grad_enabled() and not inputs.requires_grad:
+                inputs = inputs.detach().requires_grad_()
+            seen[name].append(inputs)
+            return (inputs, *args[1:])
+
+        return hook
+
+    handles = []
+    try:
+        with called_projections(model):
+            for name, module in modules.items():
+                handles.append(module.register_forward_pre_hook(keep(name)))
+            yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class StopForward(Exception):  # noqa: N818  # not an error: enough was heard
+    """Raised by a listener to end the forward pass."""
+
+
+@contextmanager
+def heard_inputs(
+    model: nn.Module, modules: Mapping[str, nn.Module], listener: Callable[[str, Tensor], None]
+) -> Iterator[None]:
+    """Tell a listener what each projection receives, at every call, before masks that are put on later."""
+
+    def hear(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            listener(name, args[0])
+
+        return hook
+
+    handles = []
+    try:
+        with called_projections(model):
+            for name, module in modules.items():
+                handles.append(module.register_forward_pre_hook(hear(name)))
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()

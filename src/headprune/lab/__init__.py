@@ -1,0 +1,1 @@
+"""The papers' laboratory: models, analysis, experiments, reports."""

@@ -1,0 +1,55 @@
+"""Running one trial, wherever that is: the same on every runner."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headprune.errors import HeadpruneError
+from headprune.lab.experiments.store import Record, environment, now
+from headprune.lab.experiments.trial import Trial
+from headprune.lab.experiments.work import Context, Needed, works
+
+
+def execute_trial(
+    trial: Trial, folder: Path, needs: Mapping[str, Needed], inputs: Mapping[str, Path], device: str = "cpu"
+) -> Record:
+    """The trial's record, done or failed; what it writes goes to `folder`. `inputs` are known by their fingerprints.
+    Ctrl-C comes through."""
+    started, begun = now(), time.perf_counter()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        given = {name: inputs[known] for name, known in trial.params.get("inputs", {}).items()}
+        result = works[trial.work](Context(trial.params, trial.seed, folder, needs, given, device))
+        told: dict[str, object] = {"status": "done", "result": _plain(result)}
+    except HeadpruneError as error:
+        told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+    except Exception:  # whatever a trial stumbles over is its result: the sweep goes on
+        told = {"status": "failed", "error": traceback.format_exc(limit=-6)}
+    seconds = round(time.perf_counter() - begun, 4)
+    return Record(trial=trial, seconds=seconds, started=started, environment=environment(), **told)  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    """Values that any reader of JSON takes; an infinite perplexity is told in words. Others are an error, here rather
+    than when they are stored."""
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    json.dumps(value)
+    return value
+
+
+def fresh(folder: Path) -> Path:
+    """An empty place for a trial that is run again because it failed; one that was interrupted goes on in its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder

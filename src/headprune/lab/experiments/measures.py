@@ -1,0 +1,84 @@
+"""Measurements of models as work: how fast, and how large a part of a block a head is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headprune.lab.experiments.placeholders import resolved
+from headprune.lab.experiments.work import Context, Result, alone, works
+
+OUT = "out"  # inside a trial's folder: what a command wrote
+
+
+def places(context: Context) -> dict[str, Path]:
+    """What placeholders stand for: folders of needed steps, and inputs."""
+    return {**{name: need.folder / OUT for name, need in context.needs.items()}, **context.inputs}
+
+
+alone.add("speed")
+
+
+@works.add("speed")
+def speed(context: Context) -> Result:
+    """A pruned model against the whole one, in interleaved rounds with an A/A control (Michel et al., Table 4)."""
+    import torch
+
+    from headprune.cost.measurement import interleaved, ratio
+    from headprune.structure.example import example_inputs, to_model
+
+    options = resolved(dict(context.params["options"]), places(context))
+    whole, pruned = (_loaded(str(options[name])) for name in ("whole", "pruned"))
+    inputs = example_inputs(whole, batch=int(options["batch"]), length=int(options["length"]))
+
+    def reading(model: Any) -> Any:
+        moved = to_model(model, inputs)
+
+        def run() -> None:
+            with torch.inference_mode():
+                model(**moved)
+
+        return run
+
+    times = interleaved([reading(whole), reading(whole), reading(pruned)], int(options["repeats"]), warmup=1)
+    speedup, low, high = ratio(times[0], times[2])
+    control = ratio(times[0], times[1])
+    return {
+        "speedup": speedup, "speedup_quartiles": [low, high], "control": control[0], "control_quartiles": control[1:],
+        "examples_per_second": {
+            "whole": int(options["batch"]) / min(times[0]), "pruned": int(options["batch"]) / min(times[2]),
+        },
+    }  # fmt: skip
+
+
+@works.add("head-share")
+def head_share(context: Context) -> Result:
+    """What share of its block's weights leaves with the first head of each site (Michel et al., section 3.1)."""
+    from headprune.heads import HeadMask
+    from headprune.structure import find_heads
+    from headprune.surgery.prune import tried
+
+    options = resolved(dict(context.params["options"]), places(context))
+    model = _loaded(str(options["model"]))
+    heads = find_heads(model)
+    whole = {site.id: _weights(model, site.path) for site in heads}
+    with tried(model, HeadMask.full(heads).without(*(f"{site.id}:{site.kept[0]}" for site in heads))):
+        left = {site.id: _weights(model, site.path) for site in heads}
+    return {
+        site.id: {"heads": site.num_heads, "weights": whole[site.id], "share": 1 - left[site.id] / whole[site.id]}
+        for site in heads
+    }
+
+
+def _weights(model: Any, path: str) -> int:
+    """Numbers in the matrices of a block: its biases and norms are not a head's."""
+    return sum(p.numel() for p in model.get_submodule(path).parameters() if p.dim() > 1)
+
+
+def _loaded(folder: str) -> Any:
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(folder)
+    names = config.architectures or ()
+    cls = next((getattr(transformers, name) for name in names if hasattr(transformers, name)), transformers.AutoModel)
+    return cls.from_pretrained(folder).eval()

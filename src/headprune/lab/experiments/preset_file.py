@@ -1,0 +1,231 @@
+"""Presets from TOML, checked field by field: what is wrong is told with file and line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from headprune.errors import PresetError
+from headprune.lab.experiments.expand import UnclearNeedError, trials_of
+from headprune.lab.experiments.placeholders import names_in
+from headprune.lab.experiments.presets import RELATIONS, SCALES, Claim, Preset, Scale, Step, Value
+from headprune.registry import hint
+
+MOST_TRIALS = 5000  # of one scale: a few values for each of a few parameters would make millions
+DEEPEST = 50  # lists and tables inside one another
+
+
+def read_preset(text: str, file: str, shared: Mapping[str, Any]) -> Preset:
+    """A preset from the text of a file; what is wrong with it is told with the line. `shared` are steps by scale."""
+    try:
+        content = tomllib.loads(text)
+        _check_sizes(content)
+    except (ValueError, RecursionError) as error:
+        raise PresetError(f"{file}: {error}.") from error
+    reader = _Reader(text, file, shared)
+    top = reader.fields(content, {"name": str, "study": str, "line": str, "what": str}, dict.fromkeys(SCALES, dict))
+    if not re.fullmatch(r"\w[\w.-]*", top["name"]):
+        raise PresetError(
+            f"{reader.where('name')}: name = '{top['name']}'; expected letters, digits, '-', '_' and '.', as in a "
+            "file's name."
+        )
+    scales = {name: reader.scale(content[name], name) for name in SCALES if name in content}
+    if not scales:
+        raise PresetError(f"{file}, line 1: no scale; expected a table [small] or [paper] with steps.")
+    preset = Preset(**{name: top[name] for name in ("name", "study", "line", "what")}, scales=scales, source=text)
+    for name, scale in scales.items():
+        try:
+            trials_of(preset, name, dict.fromkeys(scale.inputs, ""))
+        except UnclearNeedError as error:
+            raise PresetError(f"{reader.where('name', error.step)}: {error}") from error
+    return preset
+
+
+def _check_sizes(value: Any, depth: int = 0) -> None:
+    """TOML promises whole numbers of 64 bits; Python reads longer ones, and cannot write them."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a whole number is larger than 64 bits")
+    if depth > DEEPEST:
+        raise ValueError(f"nested more than {DEEPEST} deep")
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_sizes(inner, depth + 1)
+
+
+class _Reader:
+    """Checks fields, and knows where they stand."""
+
+    def __init__(self, text: str, file: str, shared: Mapping[str, Any]) -> None:
+        self.lines, self.file, self.known = text.splitlines(), file, shared
+
+    def where(self, name: str, value: Any = None) -> str:
+        """The line of a field, of the one with this value if there are several."""
+        found = [
+            n
+            for n, line in enumerate(self.lines, 1)
+            if re.search(rf"(^|[\s{{,\[.\"]){re.escape(name)}[\"\s]*[=\]]", line)
+        ]
+        exact = [n for n in found if isinstance(value, str) and value in self.lines[n - 1]]
+        return f"{self.file}, line {(exact or found or [1])[0]}"
+
+    def fields(
+        self, content: Any, needed: Mapping[str, type], allowed: Mapping[str, Any], place: str = ""
+    ) -> dict[str, Any]:
+        """The fields of a table, each of its type; none missing, none unknown."""
+        if not isinstance(content, dict):
+            raise PresetError(f"{self.where(place)}: '{place}' is {content!r}; expected a table.")
+        known = {**needed, **allowed}
+        for name, value in content.items():
+            if name not in known:
+                raise PresetError(f"{self.where(name, value)}: unknown field '{name}'. {hint(name, known)}")
+            if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is not bool):
+                wanted = _KINDS.get(known[name], "another type")
+                raise PresetError(f"{self.where(name, value)}: '{name}' is {value!r}; expected {wanted}.")
+        for name in needed:
+            if name not in content:
+                raise PresetError(f"{self.where(place or 'name')}: '{place or self.file}' has no field '{name}'.")
+        return content
+
+    def each_is(self, values: list[Any], kind: type, name: str, wanted: str) -> None:
+        wrong = [value for value in values if not isinstance(value, kind) or isinstance(value, bool)]
+        if wrong:
+            raise PresetError(f"{self.where(name)}: '{name}' has {wrong[0]!r}; expected {wanted}.")
+
+    def scale(self, content: Any, name: str) -> Scale:
+        lists = dict.fromkeys(("steps", "chain", "seeds", "values", "claims"), list)
+        found = self.fields(content, {}, {**lists, "inputs": dict, "note": str}, name)
+        self.each_is(found.get("chain", []), str, "chain", "names of shared steps")
+        self.each_is(found.get("seeds", []), int, "seeds", "whole numbers")
+        self.each_is(list(found.get("inputs", {}).values()), str, "inputs", "what each input is")
+        chain, inputs = self.shared(found.get("chain", []), name)
+        steps = (*chain, *(self.step(step) for step in found.get("steps", ())))
+        if not steps:
+            raise PresetError(f"{self.where(name)}: [{name}] has no steps; expected [[{name}.steps]] or a chain.")
+        scale = Scale(
+            inputs={**inputs, **found.get("inputs", {})}, seeds=tuple(found.get("seeds", (1,))), steps=steps,
+            values=tuple(self.value(value) for value in found.get("values", ())),
+            claims=tuple(self.claim(claim) for claim in found.get("claims", ())), note=found.get("note", ""),
+        )  # fmt: skip
+        self.check(scale)
+        used = names_in([text for step in steps for text in step.texts()])
+        return replace(scale, inputs={place: told for place, told in scale.inputs.items() if place in used})
+
+    def shared(self, names: Sequence[str], scale: str) -> tuple[tuple[Step, ...], dict[str, str]]:
+        """Steps that other presets have too, and the inputs of their scale."""
+        known = self.known[scale]
+        steps = []
+        for name in names:
+            if name not in known["steps"]:
+                raise PresetError(f"{self.where('chain', name)}: no shared step '{name}'. {hint(name, known['steps'])}")
+            steps.append(self.step({"name": name, **known["steps"][name]}))
+        return tuple(steps), dict(known["inputs"])
+
+    def step(self, content: Any) -> Step:
+        allowed = {
+            "command": str,
+            "work": str,
+            "arguments": list,
+            "options": dict,
+            "needs": list,
+            "each": dict,
+            "rows": list,
+            "published": (int, float),
+            "seeds": list,
+        }
+        found = dict(self.fields(content, {"name": str}, allowed, "steps"))
+        if not found.get("command") and "work" not in found:
+            raise PresetError(f"{self.where('name', found['name'])}: the step '{found['name']}' has no command.")
+        self.each_is(found.get("rows", []), dict, "rows", "tables of values")
+        self.each_is(found.get("seeds", []), int, "seeds", "whole numbers")
+        self.each_is(found.get("needs", []), str, "needs", "names of steps")
+        for name in ("arguments", "needs", "seeds", "rows"):
+            if name in found:
+                found[name] = tuple(found[name])
+        for name, values in found.get("each", {}).items():
+            if not isinstance(values, list) or not values:
+                raise PresetError(f"{self.where(name)}: '{name}' is {values!r}; expected a list of values.")
+        return Step(**found)
+
+    def value(self, content: Any) -> Value:
+        needed = {"name": str, "step": str, "path": str}
+        return Value(**self.fields(content, needed, {"where": dict, "paper": (int, float, str)}, "values"))
+
+    def claim(self, content: Any) -> Claim:
+        needed = {"text": str, "value": str, "is": str}
+        number = (int, float)
+        found = dict(self.fields(content, needed, {"against": str, "than": number, "by": number}, "claims"))
+        relation = found.pop("is")
+        if relation not in RELATIONS:
+            raise PresetError(f"{self.where('is', relation)}: is = '{relation}'. {hint(relation, RELATIONS)}")
+        if ("against" in found) == ("than" in found):
+            raise PresetError(
+                f"{self.where('text', found['text'])}: the claim '{found['text']}' compares with another value "
+                "(against) or with a number (than): expected one of them."
+            )
+        return Claim(relation=relation, **found)
+
+    def check(self, scale: Scale) -> None:
+        """Steps need only what comes before them; placeholders and values name what there is."""
+        before: dict[str, Step] = {}
+        trials = sum(step.count() * len(step.seeds or scale.seeds) for step in scale.steps)
+        if trials > MOST_TRIALS:
+            raise PresetError(
+                f"{self.where('steps')}: {trials} trials; expected at most {MOST_TRIALS}. Cut it in parts."
+            )
+        for step in scale.steps:
+            if step.name in before or step.name in scale.inputs:
+                raise PresetError(f"{self.where('name', step.name)}: '{step.name}' is there twice.")
+            for need in step.needs:
+                if need not in before:
+                    raise PresetError(
+                        f"{self.where('needs', need)}: '{step.name}' needs '{need}', which is no step before it. "
+                        f"{hint(need, before)}"
+                    )
+            known = {*scale.inputs, *step.needs, *step.parameters(), "seed"}
+            for text in step.texts():
+                for place in sorted(names_in([text])):
+                    if place not in known:
+                        raise PresetError(
+                            f"{self.where(_name_of(step, text), text)}: {{{place}}} is no input, need or parameter of "
+                            f"'{step.name}'. {hint(place, known)}"
+                        )
+            before[step.name] = step
+        for value in scale.values:
+            self.check_value(value, before)
+        names = [value.name for value in scale.values]
+        for claim in scale.claims:
+            for field, name in (("value", claim.value), ("against", claim.against)):
+                if name is not None and names.count(name) != 1:
+                    raise PresetError(
+                        f"{self.where(field, name)}: '{name}' is {names.count(name)} values; expected one. "
+                        f"{hint(name, names)}"
+                    )
+
+    def check_value(self, value: Value, steps: Mapping[str, Step]) -> None:
+        """It must mean one trial a seed: several would be taken for seeds, none would never be done."""
+        if value.step not in steps:
+            raise PresetError(
+                f"{self.where('step', value.step)}: no step called '{value.step}'. {hint(value.step, steps)}"
+            )
+        meant = [row for row in steps[value.step].combinations() if value.where.items() <= row.items()]
+        if len(meant) != 1:
+            raise PresetError(
+                f"{self.where('name', value.name)}: where = {dict(value.where)} of the value '{value.name}' means "
+                f"{len(meant)} trials of '{value.step}'; expected 1."
+            )
+
+
+_KINDS: dict[Any, str] = {
+    str: "text",
+    dict: "a table",
+    list: "a list",
+    (int, float): "a number",
+    (int, float, str): "a number or text",
+}
+
+
+def _name_of(step: Step, text: str) -> str:
+    return next((name for name, value in step.options.items() if value == text), "options")

@@ -1,0 +1,246 @@
+"""Everything a page tells, from stored results alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headprune.errors import StoreError, UnknownNameError
+from headprune.lab.experiments.claims import Verdict
+from headprune.lab.experiments.library import find_preset, preset_names
+from headprune.lab.experiments.runs import Run, read_runs
+from headprune.lab.experiments.store import Record, Store
+from headprune.lab.experiments.values import Observed
+from headprune.lab.report.lines import Chart, charts_of
+from headprune.lab.report.subjects import Subject, subjects_of
+from headprune.registry import hint
+
+LARGEST = 10**18  # parameters, or MACs
+
+
+@dataclass(frozen=True)
+class PresetResult:
+    """A preset: what the paper says beside what was found."""
+
+    run: Run
+    values: tuple[Observed, ...]
+    claims: tuple[Verdict, ...]
+
+    def commands(self) -> list[str]:
+        """What repeats it, where its inputs are known by name."""
+        preset = self.run.preset
+        known = preset.name in preset_names() and find_preset(preset.name).source == preset.source
+        words = ["headprune", "run", preset.name if known else f"{preset.name}.toml"]
+        words += [] if self.run.scale == "small" else ["--scale", self.run.scale]
+        for name in self.run.inputs:
+            words += ["--input", f"{name}={name.upper()}"]
+        asked = [["--seeds", ",".join(map(str, seeds))] if seeds else [] for seeds in self.run.asked or ((),)]
+        return [shlex.join([*words, *seeds, "--out", "RUNS"]) for seeds in asked]
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a pruning took away."""
+
+    name: str
+    heads: tuple[int, int]
+    parameters: tuple[int, int]
+    macs: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A measured speed, with the same model against itself as a control."""
+
+    name: str
+    speedup: float
+    quartiles: tuple[float, float]
+    control: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A folder's results, ready to be shown."""
+
+    title: str
+    records: tuple[Record, ...]
+    told: tuple[PresetResult, ...]
+    subjects: tuple[Subject, ...]
+    charts: tuple[Chart, ...]
+    sizes: tuple[Size, ...]
+    speeds: tuple[Speed, ...]
+    waiting: int  # trials that were planned and not run
+
+    @property
+    def failed(self) -> list[Record]:
+        return [record for record in self.records if not record.is_done]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({record.trial.seed for record in self.records})
+
+    def versions(self) -> list[tuple[str, str]]:
+        """Of packages and machines; several where trials were run under several."""
+        found: dict[str, list[str]] = {}
+        for record in self.records:
+            versions = record.environment.get("versions")
+            known = {**(versions if isinstance(versions, dict) else {}), **{
+                name: record.environment.get(name) for name in ("python", "system", "cores")
+            }}  # fmt: skip
+            for name, value in known.items():
+                if value is not None and str(value) not in found.setdefault(name, []):
+                    found[name].append(str(value))
+        return [(name, ", ".join(values)) for name, values in found.items()]
+
+    def summary(self) -> list[str]:
+        """Three sentences: what was run, what it says of heads, and whether the papers agree."""
+        return [self._what(), self._heads(), self._papers()]
+
+    def _what(self) -> str:
+        names = ", ".join(f"{one.run.preset.name} ({one.run.scale})" for one in self.told) or "no preset"
+        done = sum(record.is_done for record in self.records)
+        seconds = sum(record.seconds for record in self.records)
+        rest = [f"{len(self.failed)} failed"] if self.failed else []
+        rest += [f"{self.waiting} not run yet"] if self.waiting else []
+        told = f" ({', '.join(rest)})" if rest else ""
+        seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {_joined(self.seeds)}"
+        sizes = ((3600, "hours", ".1f"), (60, "minutes", ".0f"), (1, "seconds", ".0f"))
+        size, unit, form = next(one for one in sizes if seconds >= 2 * one[0] or one[0] == 1)
+        return f"{done} trials of {names} with {seeds}{told} took {seconds / size:{form}} {unit} in all."
+
+    def _heads(self) -> str:
+        found = [(chart, most) for chart in self.charts if (most := chart.most_within(1.0)) is not None]
+        if not found and self.charts:
+            return "No share of heads that was tried goes within one point of the score."
+        if not found:
+            return "Nothing here tells what it costs to prune heads."
+        chart, (line, point) = max(found, key=lambda one: one[1][1].share)
+        seeds = len(point.by_seed)
+        return (
+            f"The most heads that went within one point of {chart.metric} are {point.share:.0%} "
+            f"({line.points[0].mean:.4g} with all, {point.mean:.4g} without them; {line.name}, {chart.title}, "
+            f"{seeds} seed{'s' if seeds > 1 else ''})."
+        )
+
+    def _papers(self) -> str:
+        claims = [claim for one in self.told for claim in one.claims]
+        tested = [claim for claim in claims if claim.verdict != "not done"]
+        if not tested:
+            return "No statement of a paper was tested."
+        findings = Counter(claim.verdict for claim in tested if claim.is_finding)
+        few = Counter(claim.verdict for claim in tested if not claim.is_finding)
+        rest = []
+        if few["agrees"] + few["disagrees"]:
+            rest.append(f"{few['agrees']} agree and {few['disagrees']} disagree on fewer than three seeds")
+        rest += [f"{few['open']} left open by the spread over seeds"] if few["open"] else []
+        more = f"; {', '.join(rest)}" if rest else ""
+        return (
+            f"Of what the papers say, {len(tested)} statement{'s were' if len(tested) > 1 else ' was'} tested: "
+            f"{findings['agrees']} agree and {findings['disagrees']} disagree with three or more seeds here{more}."
+        )
+
+
+def gather(folders: Sequence[Path], title: str | None = None, *, presets: Sequence[str] = ()) -> Report:
+    """Read folders of results, or only some presets there; nothing is computed that needs a model."""
+    stores = [Store(folder) for folder in folders]
+    for store in stores:
+        if not len(store):
+            raise StoreError(
+                f"'{store.folder}' holds no results: expected a folder that `headprune run --out` wrote, with "
+                "trials/*.json."
+            )
+    records: dict[str, Record] = {}
+    told: list[PresetResult] = []
+    charts: list[Chart] = []
+    runs = _joined_runs(run for store in stores for run in read_runs(store))
+    known = [run.preset.name for run in runs]
+    for name in presets:
+        if name not in known:
+            raise UnknownNameError(f"No preset '{name}' was run here. {hint(name, known)}")
+    runs = [run for run in runs if not presets or run.preset.name in presets]
+    for run in runs:
+        found = run.records(*stores)
+        for record in found:
+            records.setdefault(record.trial.key(), record)
+        values = run.values(found)
+        told.append(PresetResult(run, tuple(values), tuple(run.claims(values))))
+        charts += [_titled(chart, run, len(runs)) for chart in charts_of(found)]
+    rest: dict[str, Record] = {}  # what was run without a preset
+    for record in (record for store in stores for record in store if not presets):
+        key = record.trial.key()
+        if key not in records and not (key in rest and rest[key].is_done):
+            rest[key] = record
+    every = (*records.values(), *rest.values())
+    return Report(
+        title=title or ", ".join(one.run.preset.name for one in told) or folders[0].resolve().name,
+        records=every,
+        told=tuple(told),
+        subjects=tuple(subjects_of(every)),
+        charts=(*_once(charts), *charts_of(rest.values())),
+        sizes=tuple(_sizes(every)),
+        speeds=tuple(_speeds(every)),
+        waiting=len({key for run in runs for key in run.names} - set(records)),
+    )
+
+
+def _joined_runs(runs: Iterable[Run]) -> list[Run]:
+    """The same work in several folders is one run."""
+    found: list[Run] = []
+    for run in runs:
+        same = next((place for place, other in enumerate(found) if other.same_work(run)), None)
+        if same is None:
+            found.append(run)
+        else:
+            found[same] = found[same].joined(run)
+    return found
+
+
+def _titled(chart: Chart, run: Run, runs: int) -> Chart:
+    return replace(chart, title=f"{run.preset.name} ({run.scale}): {chart.title}") if runs > 1 else chart
+
+
+def _once(charts: Sequence[Chart]) -> list[Chart]:
+    """Presets that share trials have the same charts: the first is enough."""
+    found: list[Chart] = []
+    for chart in charts:
+        if not any((other.metric, other.lines) == (chart.metric, chart.lines) for other in found):
+            found.append(chart)
+    return found
+
+
+def _sizes(records: Iterable[Record]) -> Iterable[Size]:
+    for record in records:
+        result: Any = record.result
+        if record.is_done and record.trial.params.get("command") == "prune" and "macs" in result:
+            pairs = [result.get(name) for name in ("heads", "parameters", "macs")]
+            if all(_is_pair(pair) for pair in pairs):
+                yield Size(record.trial.label, *map(tuple, pairs))
+
+
+def _is_pair(value: Any) -> bool:
+    """Before and after."""
+    return isinstance(value, list) and len(value) == 2 and all(type(n) is int and 0 <= n < LARGEST for n in value)
+
+
+def _speeds(records: Iterable[Record]) -> Iterable[Speed]:
+    for record in records:
+        result: Any = record.result
+        if (
+            record.is_done
+            and record.trial.work == "speed"
+            and {"speedup", "speedup_quartiles", "control"} <= set(result)
+        ):
+            try:
+                low, high = map(float, result["speedup_quartiles"])
+                yield Speed(record.trial.label, float(result["speedup"]), (low, high), float(result["control"]))
+            except (TypeError, ValueError, OverflowError):
+                continue  # a result of another shape: the page does without
+
+
+def _joined(values: Sequence[Any]) -> str:
+    words = list(map(str, values))
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"

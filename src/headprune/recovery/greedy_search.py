@@ -1,0 +1,173 @@
+"""`search`: which heads go, looked for in rounds, with the model repaired between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from headprune.errors import DataError, MaskError
+from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, heads_to_prune
+from headprune.heads.mask import Unit
+from headprune.heads.ranking import Normalize, select, units_of, worth
+from headprune.masking import masked
+from headprune.recovery.fits import recoveries
+from headprune.recovery.recover import repaired
+from headprune.registry import check_options
+from headprune.scoring.context import ScoringContext, batches_of, evaluation
+from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.registry import scorers, unit_options
+from headprune.structure.find import find_heads, unwrapped
+from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How heads are looked for. The defaults are `best`: what lost least on average (leaderboard.md)."""
+
+    method: str = "curvature"
+    recover: str | None = "least-squares"
+    rounds: int = 1
+    swaps: int = 0
+    normalize: Normalize | None = None
+    options: dict[str, Any] = field(default_factory=dict)  # of the method
+
+
+BEST = SearchConfig()
+
+
+def search(
+    model: nn.Module,
+    data: Any,
+    *,
+    prune: float | int | None = None,
+    keep: float | int | None = None,
+    way: SearchConfig = BEST,
+    unit: Unit = "head",
+    at_least: int = 0,
+    heads: HeadMap | None = None,
+    collator: Any = None,
+    batch_size: int = 16,
+    loss: Any = "mean",
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda what: None,
+) -> HeadMask:
+    """The heads that stay in a model that is to be repaired and pruned with `recover_` and `prune_`.
+
+    In each of the way's rounds an equal part of the heads goes: those that score lowest in the model as it is then,
+    without the heads that went before, and repaired for that. At the end, up to `swaps` times, the kept unit that
+    scores lowest changes places with the removed one that scored highest, as long as the loss on the data falls. The
+    model is left as it was.
+
+    `data` are batches with labels (see `score`), `prune`, `keep`, `unit` and `at_least` as in `select`.
+    Cost: a scoring a round and a repair between rounds; for swaps a repair and a pass over the data each, and one more.
+    """
+    if not isinstance(way, SearchConfig):
+        raise MaskError(f"way is {way!r}; expected a Way (from headprune.recovery import Way), or none for the best.")
+    check_options(f"The score '{way.method}'", scorers[way.method], way.options)
+    if way.rounds < 1 or way.swaps < 0:
+        raise MaskError(f"Found {way.rounds} rounds and {way.swaps} swaps; expected at least one round and no fewer.")
+    if way.recover is not None:
+        recoveries[way.recover]  # a hint for a wrong name, before anything is done
+    model = unwrapped(model)
+    found = heads if heads is not None else find_heads(model)
+    device = next(model.parameters()).device
+    batches = list(batches_of(data, device, collator=collator, batch_size=batch_size))
+    if not batches:
+        raise DataError("The data has no batch: there is nothing to score on. Check the file and its filters.")
+    refuse_unfit_models(model)
+    refuse_unpruned_repair(model)
+    job = ScoringContext(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)
+    with torch.inference_mode(False), evaluation(model):  # gradients are wanted
+        return _Search(job, way, unit, at_least).result(prune, keep, tell)
+
+
+@dataclass
+class _Search:
+    job: ScoringContext
+    way: SearchConfig
+    unit: Unit
+    at_least: int
+    scores: HeadScores | None = None  # of the last round: of heads that were still there
+
+    def result(self, prune: float | int | None, keep: float | int | None, tell: Callable[[str], None]) -> HeadMask:
+        mask = HeadMask.full(self.job.heads)
+        goal, before = 0, mask
+        for number in range(1, self.way.rounds + 1):
+            tell(f"round {number} of {self.way.rounds}")
+            self.scores = self._scored(mask)
+            if number == 1:
+                goal = heads_to_prune(len(self._units()), prune=prune, keep=keep)
+            before = mask
+            mask = select(
+                self.scores, self.job.heads, prune=goal * number // self.way.rounds, start=mask, unit=self.unit,
+                at_least=self.at_least, normalize=self._view,
+            )  # fmt: skip
+        return self._swapped(mask, before, tell)
+
+    @property
+    def _view(self) -> Normalize:
+        assert self.scores is not None, "scored first"
+        return self.way.normalize or self.scores.view
+
+    def _units(self) -> list[tuple[HeadId, ...]]:
+        assert self.scores is not None, "scored first"
+        return units_of(self.job.heads, self.unit, self.scores, self._view)
+
+    def _scored(self, mask: HeadMask) -> HeadScores:
+        with self._as_pruned(mask):
+            options = {**unit_options(self.way.method, self.unit), **self.way.options}
+            return scorers[self.way.method](self.job, **options)
+
+    @contextmanager
+    def _as_pruned(self, mask: HeadMask) -> Iterator[None]:
+        """The model without the heads that are gone, repaired for that."""
+        if mask == HeadMask.full(self.job.heads):
+            yield
+        elif self.way.recover is None:
+            with masked(self.job.model, mask, heads=self.job.heads):
+                yield
+        else:
+            with (
+                repaired(self.job, mask, self.way.recover),
+                masked(self.job.model, mask, heads=self.job.heads),
+            ):
+                yield
+
+    def _swapped(self, mask: HeadMask, before: HeadMask, tell: Callable[[str], None]) -> HeadMask:
+        """Swaps between heads of the last round, of which every one was scored in the same model."""
+        if not self.way.swaps:
+            return mask
+        assert self.scores is not None, "scored first"
+        values = self.scores.normalized(self._view)
+        loss = self._loss(mask)
+        for number in range(1, self.way.swaps + 1):
+            tell(f"swap {number} of {self.way.swaps}")
+            ranked = sorted(self._units(), key=lambda unit: worth(unit, values))
+            gone = [unit for unit in ranked if all(head in before and head not in mask for head in unit)]
+            kept = [unit for unit in ranked if all(head in mask for head in unit)]
+            lowest = next((unit for unit in kept if gone and self._can_spare(unit, gone[-1], mask)), None)
+            if lowest is None:
+                break
+            tried = HeadMask.full(self.job.heads).without(
+                *(head for head in HeadMask.full(self.job.heads) if head not in mask and head not in gone[-1]), *lowest
+            )
+            if (new := self._loss(tried)) >= loss:
+                break
+            mask, loss = tried, new
+        return mask
+
+    def _can_spare(self, unit: tuple[HeadId, ...], back: tuple[HeadId, ...], mask: HeadMask) -> bool:
+        """Whether a site keeps as many heads as it must when this unit leaves it and the other comes back."""
+        site = unit[0].site
+        returning = len(back) if back[0].site == site else 0
+        return len(mask.kept(site)) - len(unit) + returning >= self.at_least
+
+    def _loss(self, mask: HeadMask) -> float:
+        with self._as_pruned(mask), torch.no_grad():
+            losses = [self.job.example_losses(batch) for batch in self.job.batches]
+        return float(torch.cat(losses).double().mean())

@@ -1,0 +1,221 @@
+"""`recover_`: repair a model for the heads that are about to go, site by site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headprune.checkpoint import config_entry
+from headprune.errors import DataError, MaskError, UnsupportedModelError
+from headprune.heads import HeadMap, HeadMask, Site
+from headprune.recovery.fits import Fit, columns_of, fitted, recoveries
+from headprune.recovery.sequential import SequentialMoments
+from headprune.registry import check_options
+from headprune.scoring.context import ScoringContext, batches_of, evaluation
+from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.moments import Moments
+from headprune.structure import projections
+from headprune.structure.find import find_heads, unwrapped
+from headprune.surgery.prune import refuse_unfit_models
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What was done: for each repaired site, its output's mean squared error without and with the repair, and the mean
+    square of what it wrote with all heads."""
+
+    method: str
+    before: dict[str, float]
+    after: dict[str, float]
+    size: dict[str, float]
+
+    def note(self, site: str, full: Fit, fit: Fit, moments: Moments, columns: Tensor) -> None:
+        """One more site."""
+        self.before[site] = full.error(full, moments, columns)
+        self.after[site] = full.error(fit, moments, columns)
+        self.size[site] = full.error(Fit(full.weight * 0, None), moments, columns)
+
+    @property
+    def share(self) -> float:
+        """The part of the error that is left, over all sites, each measured by what it wrote."""
+        before = sum(self.before[site] / self.size[site] for site in self.before if self.size[site])
+        after = sum(self.after[site] / self.size[site] for site in self.after if self.size[site])
+        return after / before if before else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "sites": {
+                site: {"before": self.before[site], "after": self.after[site], "size": self.size[site]}
+                for site in self.before
+            },
+            "error_left": self.share,
+        }
+
+
+def recover_(
+    model: nn.Module,
+    mask: HeadMask,
+    data: Any,
+    *,
+    method: str = "least-squares",
+    heads: HeadMap | None = None,
+    collator: Any = None,
+    batch_size: int = 16,
+    **options: Any,
+) -> nn.Module:
+    """Repair a model for the heads that `mask` does not keep, without training; then `prune_` it with the same mask.
+
+    `method` is "least-squares" (the output projections are fitted to the kept heads), "bias" (what the removed heads
+    write on average goes into the output bias) or "rescale" (a factor for each kept head). `data` is a few hundred
+    examples of what the model will see: a DataLoader, a list of batches, or a dataset with a `collator`; labels are
+    not used (but make the decoder inputs of an encoder-decoder). Sites are repaired in the order in which the model
+    runs them, each on what the repaired ones before it give.
+
+    The result is in the weights: under the mask the model is near the original again, and so is the pruned model.
+    Without the mask it is not the original any more, so a second repair is refused.
+
+    Cost: about one forward pass over the data (see `Walk`). Memory: the data, at most 4 GiB of passes that wait at the
+    site at hand, a copy of the output projections until it is done, and one matrix of (heads * width)² numbers.
+    """
+    model = unwrapped(model)
+    neurons = isinstance(mask, HeadMask) and mask.has_neurons
+    found = heads if heads is not None else find_heads(model, neurons=neurons)
+    device = next(model.parameters()).device
+    batches = list(batches_of(data, device, collator=collator, batch_size=batch_size))
+    repair(ScoringContext(model=model, heads=found, batches=batches, loss=ExampleLoss("mean")), mask, method, **options)
+    return model
+
+
+def repair(
+    job: ScoringContext, mask: HeadMask, method: str, *, tell: Callable[[str], None] = lambda site: None, **options: Any
+) -> Repair:
+    """`recover_` for callers who want to tell what happened. `job.batches` are run several times."""
+    _refuse_a_second(job.model)
+    mask = mask.filled(job.heads) if isinstance(mask, HeadMask) else mask
+    report, added, _ = _fitted_in_place(job, mask, method, tell, options)
+    if report.before:
+        kept = config_entry.kept_where_heads_go(mask, job.heads)
+        config_entry.note_repair(job.model, {"method": method, "kept": kept, "biases": added})
+    return report
+
+
+@contextmanager
+def repaired(job: ScoringContext, mask: HeadMask, method: str, **options: Any) -> Iterator[Repair]:
+    """The model with its projections fitted to a mask until the block ends."""
+    report, _, undo = _fitted_in_place(job, mask, method, lambda site: None, options)
+    try:
+        yield report
+    finally:
+        undo()
+
+
+def _fitted_in_place(
+    job: ScoringContext, mask: HeadMask, method: str, tell: Callable[[str], None], options: Mapping[str, Any]
+) -> tuple[Repair, list[str], Callable[[], None]]:
+    """All sites that lose heads, fitted one after another; the sites that got a bias, and how to undo it."""
+    check_options(f"The repair '{method}'", recoveries[method], options)
+    if not isinstance(mask, HeadMask):
+        raise MaskError(f"Found {type(mask).__name__}; recover_ takes a HeadMask.")
+    mask = mask.filled(job.heads).checked_for(job.heads)
+    refuse_unfit_models(job.model)
+    batches: Sequence[Mapping[str, Any]] = list(job.batches)
+    if not batches:
+        raise DataError("The calibration data has no batch: there is nothing to repair with.")
+    losing = [site for site in job.heads if mask.kept(site.id) != site.kept]
+    _refuse_shared_weights(job, losing)
+    report = Repair(method, {}, {}, {})
+    added: list[str] = []
+    originals = [(parameter, parameter.detach().clone()) for parameter in _parameters(job, losing)]
+
+    def undo() -> None:
+        for parameter, value in originals:
+            parameter.data.copy_(value)
+        for name in added:
+            job.model.get_submodule(job.heads[name].output).bias = None  # type: ignore[assignment]
+
+    try:
+        with torch.inference_mode(False), evaluation(job.model):
+            walk = SequentialMoments(job, losing, batches, mask)
+            for site in walk.sites:
+                tell(site.id)
+                moments = walk.moments(site).checked(site)
+                full = projection_of(job.model, site)
+                places = {head: place for place, head in enumerate(site.kept)}
+                kept = [places[head] for head in mask.kept(site.id)]
+                fit = fitted(method, full, moments, kept, site.head_dim, **options)
+                report.note(site.id, full, fit, moments, columns_of(kept, site.head_dim))
+                if write_projection_(job.model, site, fit):
+                    added.append(site.id)
+    except BaseException:
+        undo()
+        raise
+    for name in added:  # a frozen model stays frozen; while it was being repaired, all of it was
+        module: Any = job.model.get_submodule(job.heads[name].output)
+        module.bias.requires_grad_(projections.parameter(module).requires_grad)
+    return report, added, undo
+
+
+def projection_of(model: nn.Module, site: Site) -> Fit:
+    """The output projection of a site, in float64."""
+    module = model.get_submodule(site.output)
+    reason = projections.why_not_sliceable(module)
+    if reason:
+        raise UnsupportedModelError(f"{site.id} cannot be repaired: {site.output}: {reason}")
+    bias = getattr(module, "bias", None)
+    return Fit(projections.matrix(module).cpu().double(), None if bias is None else bias.detach().cpu().double())
+
+
+def write_projection_(model: nn.Module, site: Site, fit: Fit) -> bool:
+    """Put a fit into the model; whether the projection got a bias that it did not have."""
+    module: Any = model.get_submodule(site.output)
+    weight = projections.matrix(module)
+    weight.copy_(fit.weight.to(weight.dtype))
+    if fit.bias is None:
+        return False
+    if getattr(module, "bias", None) is not None:
+        module.bias.data.copy_(fit.bias.to(module.bias.dtype))
+        return False
+    if not isinstance(module, nn.Linear):
+        raise UnsupportedModelError(
+            f"{site.id} has an output projection without a bias that cannot be given one ({type(module).__name__}). "
+            "Use method='least-squares'."
+        )
+    module.bias = nn.Parameter(fit.bias.to(device=weight.device, dtype=weight.dtype))
+    return True
+
+
+def _parameters(job: ScoringContext, sites: list[Site]) -> list[nn.Parameter]:
+    found: list[nn.Parameter] = []
+    for site in sites:
+        module: Any = job.model.get_submodule(site.output)
+        bias = getattr(module, "bias", None)
+        found += [projections.parameter(module)] + ([bias] if bias is not None else [])
+    return found
+
+
+def _refuse_a_second(model: nn.Module) -> None:
+    for done in filter(None, map(config_entry.noted_repair, model.modules())):
+        raise MaskError(
+            f"The model was repaired before ({done['method']}) and not pruned since: it is not the original any more. "
+            "Prune it with the mask it was repaired for, or start from the original."
+        )
+
+
+def _refuse_shared_weights(job: ScoringContext, sites: list[Site]) -> None:
+    owners: dict[int, list[str]] = {}
+    for site in job.heads:
+        if site.num_heads:
+            key = id(projections.parameter(job.model.get_submodule(site.output)))
+            owners.setdefault(key, []).append(site.id)
+    losing = {site.id for site in sites}
+    for shared in owners.values():
+        if len(shared) > 1 and losing & set(shared):
+            raise UnsupportedModelError(
+                f"{' and '.join(shared)} share one output projection: it cannot be fitted to one of them, nor to both."
+            )

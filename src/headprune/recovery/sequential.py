@@ -1,0 +1,126 @@
+"""Through the sites of a model in the order in which it runs them, each repaired before the next is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headprune.equality import difference
+from headprune.heads import HeadMask, Site
+from headprune.hooks import Recording, StopForward, heard_inputs, recorded, replayed
+from headprune.masking import masked
+from headprune.scoring.context import ScoringContext
+from headprune.scoring.moments import Moments, moments_of, site_calls
+from headprune.scoring.positions import real_rows
+
+MEMORY = 4 * 2**30  # bytes for passes that wait: what does not fit is run from the beginning
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A forward pass of one batch that stopped at a projection."""
+
+    recording: Recording
+    projection: nn.Module
+    size: int
+
+
+class SequentialMoments:
+    """Moments of one site after another, each on what the model gives with everything that was done to earlier sites.
+
+    The pass of each batch waits at the site at hand and goes on from there, so that a walk through all sites costs
+    about one forward pass over the data, not one for each site. Passes run from the beginning where a site is called
+    several times (layers that share it), where going on fails or gives something else than a whole pass (checked on the
+    first batch, at the first and the last such site), and for batches beyond `memory`.
+    """
+
+    def __init__(
+        self,
+        job: ScoringContext,
+        sites: Sequence[Site],
+        batches: Sequence[Mapping[str, Any]],
+        mask: HeadMask,
+        *,
+        memory: int = MEMORY,
+    ) -> None:
+        self.job, self.batches, self.mask = job, batches, mask
+        calls = site_calls(job, sites, batches)
+        by_id = {site.id: site for site in sites}
+        self.sites = [by_id[name] for name in calls]
+        self._goes_on = memory > 0 and all(count == 1 for count in calls.values())
+        self._to_check = {site.id for site in (self.sites[1:2] + self.sites[-1:])}
+        self._room = memory
+        self._waiting: dict[int, _Waiting] = {}
+
+    def moments(self, site: Site) -> Moments:
+        """Of what all heads of the site write. Sites are asked for in the order of `sites`."""
+        if self._goes_on and self._waiting and site.id in self._to_check and not self._is_valid(site):
+            self._goes_on, self._waiting = False, {}
+        if self._goes_on:
+            try:
+                return self._moments_going_on(site)
+            except Exception:  # whatever a model's code stumbles over when it is entered in the middle
+                if not self._waiting:
+                    raise
+                self._goes_on, self._waiting = False, {}
+        return moments_of(self.job, [site], self.batches, self.mask)[site.id]
+
+    def _moments_going_on(self, site: Site) -> Moments:
+        found = Moments()
+        for number, batch in enumerate(self.batches):
+            heard = self._heard(number, site, wait=True)
+            if heard is not None:
+                found.add(real_rows(batch, site, heard, has_encoder=self.job.has_encoder))
+        return found
+
+    def _heard(self, number: int, site: Site, *, wait: bool) -> Tensor | None:
+        """What the site's projection receives for a batch, every head of it (nothing, if the batch does not reach it);
+        with `wait` the pass goes on from there the next time."""
+        projection = self.job.model.get_submodule(site.output)
+        before = self._waiting.get(number)
+        heard: list[Tensor] = []
+
+        def hear(name: str, inputs: Tensor) -> None:
+            heard.append(inputs)
+            raise StopForward
+
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(heard_inputs(self.job.model, {site.id: projection}, hear))  # before masks: all heads
+            stack.enter_context(masked(self.job.model, self.mask, heads=self.job.heads))
+            if before is not None:
+                stack.enter_context(replayed(self.job.model, before.recording, before.projection))
+            recording = stack.enter_context(recorded(self.job.model)) if wait else None
+            stack.enter_context(suppress(StopForward))
+            self.job.answer(self.batches[number])
+        if recording is not None and heard:
+            self._wait(number, recording, projection)
+        return heard[0] if heard else None
+
+    def _wait(self, number: int, recording: Recording, projection: nn.Module) -> None:
+        before = self._waiting.pop(number, None)
+        self._room += before.size if before is not None else 0
+        recording.keep_only([projection])
+        size = recording.size()
+        if size <= self._room:
+            self._room -= size
+            self._waiting[number] = _Waiting(recording, projection, size)
+
+    def _is_valid(self, site: Site) -> bool:
+        """Whether going on gives what a whole pass gives, on a batch that waits."""
+        number, waiting = next(iter(self._waiting.items()))
+        try:
+            quick = self._heard(number, site, wait=False)
+        except Exception:  # the model's code cannot be entered in the middle
+            return False
+        del self._waiting[number]
+        whole = self._heard(number, site, wait=False)
+        self._waiting[number] = waiting
+        if quick is None or whole is None:
+            return quick is whole
+        return difference(quick, whole).largest <= 1e-6 * max(1.0, float(whole.abs().max()))

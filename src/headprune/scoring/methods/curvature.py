@@ -1,0 +1,68 @@
+"""`curvature`: what the loss rises by without a head, to second order, after the others have been refitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headprune.heads import HeadScores, Site
+from headprune.heads.mask import Unit
+from headprune.hooks import captured_inputs
+from headprune.scoring.context import HeadSums, ScoringContext, batch_rows
+from headprune.scoring.gradients import with_gradients
+from headprune.scoring.methods.reconstruction import blocks_of, by_head, elimination
+from headprune.scoring.moments import moments_of, within_memory
+from headprune.scoring.registry import needs_all, scorers
+
+needs_all.add("curvature")
+
+
+@scorers.add("curvature")
+def curvature(job: ScoringContext, *, ridge: float = 1e-4, unit: Unit = "head") -> HeadScores:
+    """The error that a least-squares repair leaves without a head, measured by what it does to the loss:
+    tr(A_h Cov(e_h)), with A = E_x Σ_t (dL/dc_t)(dL/dc_t)ᵀ and e_h what the heads that are left cannot say of head h.
+
+    Heads of a site are taken away one by one, at each step the cheapest, and the others take over its part in A; a
+    score is what was added (or that of the one before, if that was larger). A is the Fisher information of the site's
+    output, seen from its heads; it is taken as independent of e. With `unit="group"` the heads of a group go together.
+    Cost: a forward to collect moments, then as `sensitivity`, and (heads * width)³ linear algebra a site. Where the
+    matrices of all sites are more than 4 GiB (neurons of large models), once for each part of the sites.
+    Relations: `reconstruction` with the loss in place of the squared error, so that sites can be compared; `residual`
+    with what heads of a site can do for one another.
+    """
+    batches = list(job.batches)
+    sums = HeadSums(job.heads)
+    for sites in within_memory([site for site in job.heads if site.num_heads], copies=2):
+        moments, pushes = moments_of(job, sites, batches), _pushes(job, sites, batches)
+        for site in sites:
+            module = job.model.get_submodule(site.output)
+            products = moments[site.id].products(centred=getattr(module, "bias", None) is not None)
+            added = elimination(_root(pushes[site.id]), products, blocks_of(site, unit), ridge=ridge)
+            sums.add(site.id, by_head(site, unit, added)[None])
+    return sums.scores("curvature", ridge=ridge, unit=unit)
+
+
+def _pushes(job: ScoringContext, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """A of each site, as the docstring of `curvature` has it."""
+    modules = {site.id: job.model.get_submodule(site.output) for site in sites}
+    found: dict[str, Tensor] = {}
+    examples = 0
+    for batch in batches:
+        with torch.enable_grad(), captured_inputs(job.model, modules) as contexts:
+            total = job.example_losses(batch).sum()
+        for name, pairs in with_gradients(total, contexts, sites).items():
+            for _, grad in pairs:
+                rows = grad.flatten(0, -2).cpu().double()  # (rows, heads * width); no gradient at padding
+                found[name] = found.get(name, 0) + rows.T @ rows
+        examples += batch_rows(batch)
+    return {name: pushed / examples for name, pushed in found.items()}
+
+
+def _root(matrix: Tensor) -> Tensor:
+    """R with RᵀR equal to a matrix without negative eigenvalues."""
+    values, vectors = torch.linalg.eigh(matrix)
+    root: Tensor = values.clamp_min(0.0).sqrt()[:, None] * vectors.T
+    return root

@@ -1,0 +1,337 @@
+"""Find every softmax attention block of a model, and what in it belongs to which head.
+
+One forward pass on an example is watched with gradients on. Whatever is reported was seen on the model in hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headprune.errors import ExampleError
+from headprune.heads import Skipped
+from headprune.hooks import AttentionEvent, Call, Watch, join_heads_, watched
+from headprune.structure import projections
+from headprune.structure.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
+from headprune.structure.example import example_inputs
+from headprune.structure.modes import free_gradients, same_attributes
+from headprune.structure.ownership import Backward, Reach, axis_is_clean, parameter_owners, reaches, role_channels
+from headprune.structure.run import run
+
+
+@dataclass(frozen=True)
+class AttentionBlock:
+    """One attention block as found in the model."""
+
+    block: str  # the smallest called module that holds both the attention and its output projection
+    attention: str  # the module in whose forward attention is computed
+    output: str  # the output projection
+    heads: int
+    maps: int  # attention maps that make one head: 2 in differential attention
+    head_dim: int
+    call: Call  # one call of the block, to run it again
+    channels: Mapping[str, Tensor]  # projection -> (heads, channels): who uses each of its output channels
+    parameters: Mapping[str, tuple[int, Tensor]]  # bare parameter -> dimension, (heads, entries)
+    roles: Mapping[str, Mapping[str, list[Tensor]]]  # projection -> query, key, value -> channels of each head
+    groups: tuple[tuple[int, ...], ...]  # heads that share keys and values
+    is_cross: bool
+    is_causal: bool
+    calls: tuple[int, ...]  # when attention ran in this block: several times if the module is shared
+    batch_axis: int  # which dimension of the output projection's input is the batch
+    adapter: Adapter
+
+
+@dataclass(frozen=True)
+class AttentionTrace:
+    """What one watched forward pass showed."""
+
+    anatomies: tuple[AttentionBlock, ...]
+    skipped: tuple[Skipped, ...]
+
+
+class _CannotUseError(Exception):
+    """Why one block is left alone."""
+
+
+def trace_attention(model: nn.Module, example: Mapping[str, Any] | None = None) -> AttentionTrace:
+    """Run the model once and take its attention apart."""
+    join_heads_(model)
+    with free_gradients(model), same_attributes(model):
+        inputs = example if example is not None else example_inputs(model)
+        with watched(model) as watch:
+            run(model, inputs, is_made=example is None)
+        return _take_apart(model, watch, inputs)
+
+
+def _take_apart(model: nn.Module, watch: Watch, inputs: Mapping[str, Any]) -> AttentionTrace:
+    calls = sorted(watch.calls, key=lambda call: call.order)
+    by_path: dict[str, list[AttentionEvent]] = {}
+    for event in watch.events:
+        by_path.setdefault(event.path, []).append(event)
+    anatomies, skipped = [], []
+    for path, events in by_path.items():
+        adapter = adapter_for(model.get_submodule(path))
+        if adapter.other or adapter.paired:
+            skipped.append(Skipped(path, adapter.other or adapter.paired, has_heads=bool(adapter.paired)))
+            continue
+        try:
+            anatomies.append(_anatomy(model, events, calls, inputs))
+        except _CannotUseError as reason:
+            skipped.append(Skipped(path, adapter.unseen or str(reason)))
+    skipped += _without_softmax(calls, seen=set(by_path))
+    outputs = [anatomy.output for anatomy in anatomies]
+    for anatomy in list(anatomies):
+        if outputs.count(anatomy.output) > 1:  # two attentions summed into one projection have no slices of their own
+            anatomies.remove(anatomy)
+            skipped.append(Skipped(anatomy.attention, f"several attentions share the projection {anatomy.output}"))
+    return AttentionTrace(tuple(anatomies), tuple(skipped))
+
+
+def _without_softmax(calls: list[Call], seen: set[str]) -> list[Skipped]:
+    """What mixes positions in another way, and attention that cannot be watched; the outermost module of each."""
+    found: dict[str, Skipped] = {}
+    for call in calls:
+        name = type(call.module).__name__
+        if any(_inside(call.path, path) for path in found) or any(_inside(path, call.path) for path in seen):
+            continue
+        if unseen := adapter_for(call.module).unseen:
+            found[call.path] = Skipped(call.path, unseen)
+        elif NO_SOFTMAX.search(name) and not AROUND.search(name):
+            told = adapter_for(call.module).other or f"{name} mixes positions without a softmax"
+            found[call.path] = Skipped(call.path, told, has_heads=False)
+    return list(found.values())
+
+
+def _anatomy(
+    model: nn.Module, events: list[AttentionEvent], calls: list[Call], inputs: Mapping[str, Any]
+) -> AttentionBlock:
+    event = events[0]
+    output = _output_projection(event, calls)
+    context: Tensor = output.args[0]
+    backward, maps = _backward_by_heads(event, output, inputs)
+    heads = backward.heads
+    adapter = adapter_for(model.get_submodule(event.path))
+    block, reached = _block(event, output, calls, backward)
+    if reached and event.key_input is None and all(call.output.shape[-2] == 1 for call, _ in reached):
+        raise ExampleError(
+            f"On this example {event.path} sees one position only, so its keys cannot be told from its queries. "
+            "Pass an example with at least 2 positions."
+        )
+    by_projection: dict[str, Reach] = {}
+    for call, reach in reached:  # one that is called twice, for the keys of two sources, counts once
+        known = by_projection.get(call.path)
+        by_projection[call.path] = known.with_another(reach) if known is not None else reach
+    channels = {path: reach.owners for path, reach in by_projection.items()}
+    roles = {path: role_channels(backward, reach) for path, reach in by_projection.items()}
+    key_reach = None
+    if event.key_input is not None and event.key_input.requires_grad:
+        (key_reach,) = reaches(backward, [event.key_input])
+    groups = _groups(heads, by_projection, roles)
+    queries = _query_inputs(reached, context)
+    parameters = _bare_parameters(model, block, output, channels, backward, groups, adapter)
+    return AttentionBlock(
+        block=block.path,
+        attention=event.path,
+        output=output.path,
+        heads=heads,
+        maps=maps,
+        head_dim=context.shape[-1] // heads,
+        call=block,
+        channels=channels,
+        parameters=parameters,
+        roles=roles,
+        groups=groups,
+        is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached, queries),
+        is_causal=_is_causal(reached, queries, key_reach),
+        calls=tuple(e.order for e in events),
+        batch_axis=batch_axis(context, inputs),
+        adapter=adapter,
+    )
+
+
+def _backward_by_heads(event: AttentionEvent, output: Call, inputs: Mapping[str, Any]) -> tuple[Backward, int]:
+    """Gradients by head, where the output projection receives one slice for each; and the attention maps of a head."""
+    context: Tensor = output.args[0]
+    candidates = [(axis, event.tensor.shape[axis]) for axis in event.axes]
+    candidates.sort(key=lambda candidate: candidate[1] == 1)  # one entry is all there is: it proves nothing
+    differences = [(axis, size // 2) for axis, size in candidates if size > 2 and size % 2 == 0]  # of two maps
+    for axis, heads in candidates + differences:
+        if context.shape[-1] % heads:
+            continue
+        backward = Backward(context, heads, rows=_real_rows(context, inputs))
+        if axis_is_clean(backward, event.tensor, axis):
+            return backward, event.tensor.shape[axis] // heads
+    raise _CannotUseError(
+        f"the first linear layer that receives its result, {output.path}, does not get one slice per head: something "
+        "(a norm, a convolution, experts, another attention) mixes heads before it"
+    )
+
+
+def _output_projection(event: AttentionEvent, calls: list[Call]) -> Call:
+    """The first projection after the attention whose input depends on its result."""
+    for call in calls:
+        if call.order < event.order or not projections.is_projection(call.module):
+            continue
+        inputs = call.args[0] if call.args else None
+        if not isinstance(inputs, Tensor) or not inputs.requires_grad:
+            continue
+        (grad,) = torch.autograd.grad(
+            inputs, event.tensor, torch.ones_like(inputs), retain_graph=True, allow_unused=True
+        )
+        if grad is not None:
+            return call
+    raise _CannotUseError("no linear projection receives its result")
+
+
+def _block(
+    event: AttentionEvent, output: Call, calls: list[Call], backward: Backward
+) -> tuple[Call, list[tuple[Call, Reach]]]:
+    """The smallest module around both the attention and the output projection, with its projections that heads use.
+
+    Where none of them belongs to single heads (DAB-DETR projects outside its attention), the one around that.
+    """
+    around: dict[str, Call] = {}
+    for call in calls:
+        if call.order < event.order and _inside(event.path, call.path) and _inside(output.path, call.path):
+            around[call.path] = call
+    if not around:
+        raise _CannotUseError(f"no called module holds both it and its output projection {output.path}")
+    smallest, *larger = sorted(around.values(), key=lambda call: -len(call.path))
+    found = _reached(smallest, output, calls, backward)
+    inside_one_call = event.key_input is not None  # nn.MultiheadAttention keeps its projections to itself
+    if larger and backward.heads > 1 and not inside_one_call and not _any_separate(found):
+        wider = _reached(larger[0], output, calls, backward)
+        if _any_separate(wider):
+            return larger[0], wider
+    return smallest, found
+
+
+def _any_separate(reached: list[tuple[Call, Reach]]) -> bool:
+    return any(not bool(reach.owners.all()) for _, reach in reached)
+
+
+def _reached(block: Call, output: Call, calls: list[Call], backward: Backward) -> list[tuple[Call, Reach]]:
+    """The projections inside a block that some head depends on."""
+    inner = [
+        call
+        for call in calls
+        if block.order < call.order < output.order
+        and _inside(call.path, block.path)
+        and projections.is_projection(call.module)
+        and isinstance(call.output, Tensor)
+        and call.output.requires_grad
+    ]
+    paths = {call.path for call in inner}
+    inner = [call for call in inner if not any(_inside(call.path, path) for path in paths - {call.path})]
+    found = reaches(backward, [call.output for call in inner])
+    return [(call, reach) for call, reach in zip(inner, found, strict=True) if reach is not None]
+
+
+def _bare_parameters(
+    model: nn.Module,
+    block: Call,
+    output: Call,
+    channels: Mapping[str, Tensor],
+    backward: Backward,
+    groups: tuple[tuple[int, ...], ...],
+    adapter: Adapter,
+) -> dict[str, tuple[int, Tensor]]:
+    """Parameters of the block outside its projections that have entries per head (sinks, tables, packed weights)."""
+    names, tensors = [], []
+    for name, parameter in block.module.named_parameters():
+        path = f"{block.path}.{name}" if block.path else name
+        owner, _, _ = path.rpartition(".")
+        if any(_inside(owner, projection) for projection in (*channels, output.path)):
+            continue
+        if any(part in adapter.keep_whole for part in path.split(".")) or not parameter.is_floating_point():
+            continue
+        names.append(path)
+        tensors.append(parameter)
+    found = {
+        name: owners
+        for name, owners in zip(names, parameter_owners(backward, tensors, groups) if tensors else [], strict=True)
+        if owners is not None
+    }
+    for name, dim in adapter.bare.items():
+        found[f"{block.path}.{name}"] = (dim, torch.eye(backward.heads, dtype=torch.bool))
+    for name in names:  # key biases get no gradient, so a bias follows its weight
+        weight = name.removesuffix("bias") + "weight"
+        if name.endswith("bias") and weight in found and found[weight][0] == 0:
+            found[name] = found[weight]
+        parts = [name.replace("in_proj_bias", f"{part}_proj_weight") for part in "qkv"]
+        if name.endswith("in_proj_bias") and all(part in found and found[part][0] == 0 for part in parts):
+            found[name] = (0, torch.cat([found[part][1] for part in parts], dim=1))  # one bias for three weights
+    return found
+
+
+def _groups(
+    heads: int, reached: Mapping[str, Reach], roles: Mapping[str, Mapping[str, list[Tensor]]]
+) -> tuple[tuple[int, ...], ...]:
+    """Heads that read the same values; where values cannot be told apart, the finest owner sets of what is shared."""
+    shared = {path: reach.spread > 1 for path, reach in reached.items()}
+    for path, found in roles.items():
+        if "value" in found:
+            marked = torch.zeros_like(reached[path].spread, dtype=torch.bool)
+            marked[torch.cat(found["value"])] = True
+            shared = {path: marked}
+            break
+    sets = {
+        tuple(torch.nonzero(reached[path].owners[:, channel]).flatten().tolist())
+        for path, marked in shared.items()
+        for channel in torch.nonzero(marked).flatten().tolist()
+    }
+    sets.discard(())
+    partition: list[tuple[int, ...]] = []
+    for members in sorted(sets, key=len):
+        if not any(set(members) & set(group) for group in partition):
+            partition.append(members)
+    if sorted(head for group in partition for head in group) != list(range(heads)):
+        return tuple((head,) for head in range(heads))
+    return tuple(sorted(partition))
+
+
+def _query_inputs(reached: list[tuple[Call, Reach]], context: Tensor) -> list[Tensor]:
+    """What queries are projected from: they act on their own position only, and every position has one."""
+    positions = context[..., 0].numel()
+    return [
+        call.args[0]
+        for call, reach in reached
+        if int(reach.spread.max()) == 1 and call.output[..., 0].numel() >= positions
+    ]
+
+
+def _is_cross(reached: list[tuple[Call, Reach]], queries: list[Tensor]) -> bool:
+    """Whether keys and values are projected from another tensor than the queries."""
+    others = [call.args[0] for call, reach in reached if int(reach.spread.max()) > 1]
+    return bool(queries and others) and not any(query is other for query in queries for other in others)
+
+
+def _is_causal(reached: list[tuple[Call, Reach]], queries: list[Tensor], key_reach: Reach | None) -> bool:
+    """Whether the first position sees no later one of its own text; T5Gemma 2 looks at the encoder's, too."""
+    own = [reach for call, reach in reached if any(call.args[0] is query for query in queries)]
+    seen = own if any(int(reach.spread.max()) > 1 for reach in own) else [reach for _, reach in reached]
+    rows = [reach.later_rows for reach in [*seen, *([key_reach] if key_reach else [])] if len(reach.later_rows)]
+    return bool(rows) and not any(bool(row.any()) for row in rows)
+
+
+def _real_rows(context: Tensor, inputs: Mapping[str, Any]) -> tuple[int, int]:
+    """The first and the last position that is not padding, in the flattened (batch, positions)."""
+    mask = inputs.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.dim() == 2 and tuple(context.shape[:2]) == tuple(mask.shape):
+        real = mask.flatten().nonzero().flatten()
+        return int(real[0]), int(real[-1])
+    return 0, context.numel() // context.shape[-1] - 1
+
+
+def batch_axis(context: Tensor, inputs: Mapping[str, Any]) -> int:
+    """1 where positions come before examples (FSMT), else 0; 0 too where an example of the caller's cannot tell."""
+    rows = next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()), 0)
+    return int(context.dim() == 3 and context.shape[0] != rows and context.shape[1] == rows)
+
+
+def _inside(path: str, ancestor: str) -> bool:
+    return ancestor == "" or path == ancestor or path.startswith(ancestor + ".")

@@ -1,0 +1,251 @@
+"""From a cut to edits: which entries of which tensors go, and which counts must follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headprune.errors import UnsupportedModelError
+from headprune.hooks import (
+    JoinedHeads,
+    SlicedArgument,
+    arguments_sliced_by,
+    called_projections,
+    captured_input,
+    is_wavlm,
+)
+from headprune.structure import projections
+from headprune.structure.ownership import Backward
+from headprune.structure.trace import AttentionBlock
+from headprune.surgery.edits import Attention, Edits, Slice, Stub
+from headprune.surgery.units import Cut
+
+
+def site_edits(model: nn.Module, anatomy: AttentionBlock, cut: Cut, *, skip_bias: bool) -> Edits:
+    """The tensors of a site, cut. Counts are not repaired yet."""
+    edits = Edits()
+    where = f"{cut.site.id} ({anatomy.block})"
+    opened = is_wavlm(model.get_submodule(anatomy.attention))
+    if anatomy.adapter.bias_of_all_heads and not opened and not _calls_interface(model, anatomy):
+        raise UnsupportedModelError(
+            f"{where} cannot be pruned with this version of transformers: its position bias is added where headprune "
+            "cannot cut it. Update transformers to 5.15 or newer."
+        )
+    for path in (*anatomy.channels, anatomy.output):
+        reason = projections.why_not_sliceable(model.get_submodule(path))
+        if reason:
+            raise UnsupportedModelError(f"{where} cannot be pruned: {path}: {reason}")
+    for path, owners in anatomy.channels.items():
+        if cut.is_empty and bool(owners.all()) and isinstance(_parent(model, path), nn.Sequential):
+            continue  # the first layer of a small network for position biases: Swin v2 asks it for its dtype
+        _cut_projection(
+            edits, model.get_submodule(path), path, _kept_channels(owners, cut, where), owners.shape[1], cut
+        )
+    for path, (dim, owners) in anatomy.parameters.items():
+        module, _, name = path.rpartition(".")
+        keep = _completed(owners)[cut.positions].any(0).nonzero().flatten().tolist()
+        edits.slices.setdefault(module, {})[name] = Slice(dim, owners.shape[1], tuple(keep), cut.is_empty)
+        if name == "weight" and isinstance(model.get_submodule(module), nn.modules.batchnorm._BatchNorm):
+            _cut_running_statistics(edits, module, tuple(keep), owners.shape[1])
+    _cut_output(edits, model.get_submodule(anatomy.output), anatomy, cut, skip_bias)
+    if isinstance(model.get_submodule(anatomy.attention), nn.MultiheadAttention):
+        edits.multihead.add(anatomy.attention)
+    if anatomy.adapter.bias_of_all_heads or (cut.is_empty and _calls_interface(model, anatomy)):
+        bias_heads = (cut.kept or cut.site.kept[:1]) if anatomy.adapter.bias_of_all_heads else None
+        edits.attention[anatomy.attention] = Attention(cut.is_empty, bias_heads)
+    return edits
+
+
+def _parent(model: nn.Module, path: str) -> nn.Module:
+    return model.get_submodule(path.rpartition(".")[0])
+
+
+def coupling(model: nn.Module, anatomy: AttentionBlock) -> str | None:
+    """Why a block cannot be cut, if it can be named: a norm over all heads, a projection that no head depends on."""
+    block = model.get_submodule(anatomy.block)
+    widths = {len(anatomy.groups) * anatomy.head_dim, anatomy.heads * anatomy.head_dim}
+    widths |= {owners.shape[1] for owners in anatomy.channels.values()}
+    for name, module in block.named_modules():
+        path = f"{anatomy.block}.{name}"
+        weight = getattr(module, "weight", None)
+        if path in anatomy.channels or path == anatomy.output or not isinstance(weight, Tensor):
+            continue
+        is_norm = "Norm" in type(module).__name__ and not isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if is_norm and weight.shape[-1] in widths and weight.shape[-1] > anatomy.head_dim:
+            return f"{name} normalises the heads together, so that without one of them the others change"
+        layout = projections.layout(module)
+        if layout is not None and weight.shape[layout.out_dim] in widths:
+            return f"{name} has no effect on the example, so that it is not known which of it belongs to which head"
+    return None
+
+
+def sliced_arguments(model: nn.Module, anatomy: AttentionBlock, cut: Cut) -> tuple[SlicedArgument, ...]:
+    """Arguments of the block that hold one entry per head (ALiBi, position biases made elsewhere), by gradients."""
+    if anatomy.adapter.bias_of_all_heads:
+        return ()  # cut inside the attention function
+    kept = cut.kept or cut.site.kept[:1]
+    block, call = model.get_submodule(anatomy.block), anatomy.call
+    if (known := arguments_sliced_by(block)) is not None:  # an earlier pruning found them
+        return tuple(dataclasses.replace(argument, kept=kept) for argument in known)
+    if anatomy.heads == 1:
+        return ()  # what comes for one head comes for the placeholder too
+    names = list(inspect.signature(block.forward).parameters)
+    places: list[tuple[str, int, Tensor]] = []
+    for position, value in enumerate(call.args):
+        name = names[position] if position < len(names) else ""
+        places.append((name, position, value))
+    places += [(name, names.index(name) if name in names else -1, value) for name, value in call.kwargs.items()]
+    found = []
+    for name, position, value in places:
+        if not isinstance(value, Tensor) or value.dim() < 3:
+            continue
+        before_queries = [dim for dim in range(1, value.dim() - 2) if value.shape[dim] == anatomy.heads]
+        if before_queries and ("mask" in name or "bias" in name):
+            # (batch, heads, queries, keys); a gradient would not show it where the mask is boolean or hides everything
+            found.append(SlicedArgument(name, position, before_queries[-1], cut.site.original_num_heads, kept))
+            continue
+        if not value.is_floating_point():
+            continue
+        for dim in range(value.dim() - 1):
+            if value.shape[dim] % anatomy.heads == 0 and _separates_heads(model, anatomy, name, position, value, dim):
+                found.append(SlicedArgument(name, position, dim, cut.site.original_num_heads, kept))
+                break
+    return tuple(found)
+
+
+def _separates_heads(
+    model: nn.Module, anatomy: AttentionBlock, name: str, position: int, value: Tensor, dim: int
+) -> bool:
+    """Whether entry h of an argument's dimension acts on head h alone."""
+    leaf = value.detach().clone().requires_grad_()
+    args, kwargs = anatomy.call.arguments()
+    if name in kwargs:
+        kwargs[name] = leaf * 1
+    else:
+        args[position] = leaf * 1
+    block, output = model.get_submodule(anatomy.block), model.get_submodule(anatomy.output)
+    with torch.enable_grad(), called_projections(block), captured_input(output) as contexts:
+        block(*args, **kwargs)
+    backward = Backward(contexts[0], anatomy.heads)
+    for head in range(anatomy.heads):
+        if not contexts[0].requires_grad:
+            return False
+        (grad,) = backward.of_head(head, [leaf])
+        if grad is None:
+            return False
+        split = grad.unflatten(dim, (-1, anatomy.heads))  # a dimension of batch x heads has the batch first
+        other = [d for d in range(split.dim()) if d != dim + 1]
+        reached = (split != 0).sum(dim=other) > 0
+        if int(reached.sum()) > 1 or (reached.any() and not reached[head]):
+            return False
+        if head == anatomy.heads - 1 and not reached.any():
+            return False
+    return True
+
+
+def _cut_running_statistics(edits: Edits, path: str, keep: tuple[int, ...], size: int) -> None:
+    """A batch norm treats every channel alone: its buffers go with its weight."""
+    edits.slices[path] |= {name: Slice(0, size, keep) for name in ("running_mean", "running_var")}
+    edits.attributes[path] = {"num_features": len(keep)}
+
+
+def _kept_channels(owners: Tensor, cut: Cut, where: str) -> list[int]:
+    owners = _completed(owners)
+    if not owners.any(0).all():
+        raise UnsupportedModelError(
+            f"{where} cannot be pruned: some channels of its projections reach no head on the example, so it is not "
+            "known whose they are. Pass an example with real inputs (example=…)."
+        )
+    if cut.expand:
+        return _expanded(owners, cut)
+    return owners[cut.positions].any(0).nonzero().flatten().tolist()
+
+
+def _completed(owners: Tensor) -> Tensor:
+    """Channels that reach no head on a short example (far distances) belong to the head that the layout gives them to.
+
+    Heads lie in blocks or take turns: whichever of the two agrees with every channel that does reach a head.
+    """
+    heads, channels = owners.shape
+    if bool(owners.any(0).all()) or channels % heads:
+        return owners
+    place = torch.arange(channels)
+    layouts = [place // (channels // heads), place % heads]
+    fitting = [
+        layout
+        for layout in layouts
+        if bool(owners.any(1).all()) and bool((owners <= (layout == torch.arange(heads)[:, None])).all())
+    ]
+    return fitting[0] == torch.arange(heads)[:, None] if len(fitting) == 1 else owners
+
+
+def _expanded(owners: Tensor, cut: Cut) -> list[int]:
+    """Channels after giving every kept head its own copy of its group's keys and values."""
+    blocks: list[tuple[tuple[int, ...], list[int]]] = []
+    has_queries = bool((owners.sum(0) == 1).any())
+    for channel in range(owners.shape[1]):
+        members = tuple(owners[:, channel].nonzero().flatten().tolist())
+        # Behind the queries, keys and values of a single group are one run of channels that all heads share.
+        is_full = has_queries and len(members) == len(owners) and len(blocks[-1][1]) == cut.site.head_dim
+        if blocks and blocks[-1][0] == members and not is_full:
+            blocks[-1][1].append(channel)
+        else:
+            blocks.append((members, [channel]))
+    keep: list[int] = []
+    segment: list[tuple[tuple[int, ...], list[int]]] = []
+    for block in [*blocks, None]:  # a segment (all queries, all keys, all values) runs through the heads once
+        if block is None or (segment and block[0][0] <= segment[-1][0][0]):
+            for head in cut.positions:
+                keep += [c for members, channels in segment if head in members for c in channels]
+            segment = []
+        if block is not None:
+            segment.append(block)
+    return keep
+
+
+def _cut_projection(edits: Edits, module: nn.Module, path: str, keep: list[int], size: int, cut: Cut) -> None:
+    layout = projections.layout(module)
+    assert layout is not None, "checked by the caller"
+    if cut.is_empty:
+        edits.stubs[path] = Stub("zeros", len(keep))
+        return
+    if keep == list(range(size)):
+        return
+    edits.slices[path] = {"weight": Slice(layout.out_dim, size, tuple(keep))}
+    if getattr(module, "bias", None) is not None:
+        edits.slices[path]["bias"] = Slice(0, size, tuple(keep))
+    if type(vars(module).get(layout.out_name)) is int:
+        edits.attributes[path] = {layout.out_name: len(keep)}
+
+
+def _cut_output(edits: Edits, module: nn.Module, anatomy: AttentionBlock, cut: Cut, skip_bias: bool) -> None:
+    layout = projections.layout(module)
+    assert layout is not None, "checked by the caller"
+    if isinstance(module, JoinedHeads):
+        kept = tuple(cut.positions) or (0,)
+        path = anatomy.output.rpartition(".")[0]
+        edits.slices.setdefault(path, {})["o"] = Slice(1, anatomy.heads, kept, cut.is_empty)
+        if cut.is_empty:
+            edits.stubs[anatomy.output] = Stub("bias", module.out_features)
+        return
+    weight: Any = module.weight
+    if cut.is_empty:
+        bias = getattr(module, "bias", None) is not None and not skip_bias
+        edits.stubs[anatomy.output] = Stub("bias", weight.shape[layout.out_dim], bias)
+        return
+    width = anatomy.head_dim
+    keep = [column for head in cut.positions for column in range(head * width, (head + 1) * width)]
+    edits.slices[anatomy.output] = {"weight": Slice(layout.in_dim, anatomy.heads * width, tuple(keep))}
+    if type(vars(module).get(layout.in_name)) is int:
+        edits.attributes[anatomy.output] = {layout.in_name: len(keep)}
+
+
+def _calls_interface(model: nn.Module, anatomy: AttentionBlock) -> bool:
+    """Whether attention goes through the functions that transformers looks up by the config's name for them."""
+    module = model.get_submodule(anatomy.attention)
+    code = inspect.unwrap(type(module).forward).__code__
+    return getattr(module, "config", None) is not None and "get_interface" in code.co_names
