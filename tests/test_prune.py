@@ -13,6 +13,7 @@ from headprune.equality import Difference, difference
 from headprune.errors import MaskError, UnsupportedModelError, VerificationError
 from headprune.structure.example import example_inputs
 from headprune.structure.run import run
+from headprune.surgery import equivalence
 from headprune.surgery.edits import Edits
 from headprune.surgery.prune import perform
 from tests.families.tiny import tiny_config, tiny_model
@@ -189,7 +190,7 @@ def test_a_failed_verification_puts_the_model_back(monkeypatch):
         model = tiny_model(family)
         heads = hp.find_heads(model)
         before, plain = state(model), answer(model)
-        monkeypatch.setattr(verification, "difference", lambda a, b: Difference(float("nan"), 1e-5))
+        monkeypatch.setattr(equivalence, "difference", lambda a, b: Difference(float("nan"), 1e-5))
         with pytest.raises(VerificationError, match="put back"):
             hp.prune_(
                 model,
