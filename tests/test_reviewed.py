@@ -22,8 +22,8 @@ from transformers import (
 from typer.testing import CliRunner
 
 import headprune as hp
+from headprune.checkpoint.load_model import load_model
 from headprune.cli.app import app
-from headprune.cli.options import load_model
 from headprune.equality import difference
 from headprune.errors import CheckpointError, ExampleError, HeadpruneError, MaskError, UnknownNameError
 from headprune.structure.run import run

@@ -41,7 +41,7 @@ class Entrant:
 
     @classmethod
     def of(cls, folder: str, data: str, data_dir: Path | None) -> Entrant:
-        from headprune.cli.options import load_model
+        from headprune.checkpoint.load_model import load_model
         from headprune.structure import find_heads
 
         is_text = data in TEXTS

@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, FSMT
 from typer.testing import CliRunner
 
 import headprune as hp
+from headprune.checkpoint.load_model import load_model
 from headprune.cli.app import app
-from headprune.cli.options import load_model
 from headprune.errors import DataError
 from headprune.gates.trainer import choose_trainable_
 from headprune.heads import HeadId, HeadMask, HeadScores

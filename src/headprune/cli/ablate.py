@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, progress
+from headprune.checkpoint.load_model import check_writable
+from headprune.cli.options import Device, Json, Model, Picture, Seed, progress
 from headprune.cli.taskdata import TaskOptions, described, p_told, takes_task
 from headprune.errors import DataError
 

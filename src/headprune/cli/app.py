@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated
 
@@ -77,6 +78,7 @@ def _common(
     ] = False,
 ) -> None:
     state.debug = debug
+    logging.getLogger("headprune").setLevel(logging.DEBUG if debug else logging.NOTSET)
 
 
 def main() -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headprune.checkpoint.load_model import check_writable
 from headprune.cli.choosing import read_scores
-from headprune.cli.options import Device, Json, Model, Picture, Seed, check_writable, progress
+from headprune.cli.options import Device, Json, Model, Picture, Seed, progress
 from headprune.cli.taskdata import TaskOptions, takes_task
 from headprune.errors import DataError
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headprune.cli.options import Json, Seed, check_writable, load_model, state
+from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.cli.options import Json, Seed, state
 from headprune.cli.picture import head_text
 from headprune.errors import MissingExtraError
 

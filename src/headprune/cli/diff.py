@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from headprune.cli.options import Device, Json, Picture, check_writable, load_model, progress
+from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.cli.options import Device, Json, Picture, progress
 
 
 def diff(

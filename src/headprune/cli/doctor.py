@@ -103,7 +103,7 @@ def _trial() -> list[str]:
     """What does not work when a tiny model is pruned, saved and loaded."""
     import tempfile
 
-    from headprune.cli.options import quiet_transformers
+    from headprune.checkpoint.load_model import quiet_transformers
 
     quiet_transformers()
     try:

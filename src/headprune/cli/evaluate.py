@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headprune.checkpoint.load_model import check_writable
 from headprune.cli.choosing import read_text
-from headprune.cli.options import Device, Json, Model, Seed, check_writable, progress
+from headprune.cli.options import Device, Json, Model, Seed, progress
 from headprune.cli.taskdata import TaskData, TaskOptions, described, p_told, takes_task
 from headprune.errors import DataError
 

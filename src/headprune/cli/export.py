@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from headprune.cli.options import Device, Json, Model, RemoteCode, check_writable, load_model
+from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.cli.options import Device, Json, Model, RemoteCode
 
 
 def export(
@@ -29,9 +30,9 @@ def export(
 ) -> None:
     """Write a pruned model so that it loads without headprune."""
     check_writable(out, None if kind == "onnx" else model)  # an ONNX file may lie beside the weights
+    from headprune.checkpoint.companions import copy_companions, kept_card
     from headprune.checkpoint.export import export as export_model
     from headprune.checkpoint.export import formats
-    from headprune.cli.prune import copy_companions, kept_card
 
     formats[kind]  # an unknown one is told before a model is loaded
     loaded = load_model(model, device, trust_remote_code=trust_remote_code)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headprune.cli.options import Device, Json, Model, Seed, check_writable, load_model, model_class
+from headprune.checkpoint.load_model import check_writable, load_model, model_class
+from headprune.cli.options import Device, Json, Model, Seed
 from headprune.cli.taskdata import TaskOptions, described, heads_left, padded_as, takes_task
 from headprune.cli.training import Tests, TrainingOptions, cut_to
 from headprune.cli.widening import takes
@@ -81,7 +82,7 @@ def new_model(name: str, task: Any, device: str, seed: int, *, from_scratch: boo
     torch.manual_seed(seed)  # a new head is random
     config = transformers.AutoConfig.from_pretrained(name, **task.model_options())
     if task.model_class == "AutoModel":  # the task takes any head: that of the checkpoint
-        return model_class(transformers, config)(config).to(device) if from_scratch else load_model(name, device)
+        return model_class(config)(config).to(device) if from_scratch else load_model(name, device)
     cls = getattr(transformers, task.model_class)
     if from_scratch:
         return cls.from_config(config).to(device)

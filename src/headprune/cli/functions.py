@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headprune.checkpoint.load_model import check_writable, load_model, quiet_transformers
 from headprune.cli.choosing import read_text
-from headprune.cli.options import Device, Json, Model, Picture, check_writable, load_model, progress, quiet_transformers
+from headprune.cli.options import Device, Json, Model, Picture, progress
 from headprune.cli.taskdata import ready_tokenizer
 from headprune.errors import DataError, FileFormatError
 

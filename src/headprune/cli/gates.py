@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headprune.checkpoint.companions import copy_companions
+from headprune.checkpoint.load_model import check_writable
 from headprune.cli.finetune import new_model
-from headprune.cli.options import Device, Json, Model, Picture, Seed, amount, check_writable
-from headprune.cli.prune import copy_companions
+from headprune.cli.options import Device, Json, Model, Picture, Seed, amount
 from headprune.cli.taskdata import TaskData, TaskOptions, described, heads_left, padded_as, takes_task
 from headprune.cli.training import Tests, TrainingOptions
 from headprune.cli.widening import takes

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headprune.cli.options import Device, Json, Model, RemoteCode, check_writable, load_model, progress
+from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.cli.options import Device, Json, Model, RemoteCode, progress
 from headprune.cli.picture import head_picture, head_text
 
 

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import json as json_module
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headprune.checkpoint.companions import RESULT, check_replaceable, copy_companions, kept_card
+from headprune.checkpoint.load_model import check_writable, load_model
 from headprune.cli.budget import Budget, Halves
 from headprune.cli.choosing import Choice, choose
-from headprune.cli.options import (
-    Device,
-    Json,
-    Model,
-    RemoteCode,
-    Seed,
-    check_writable,
-    find_parts,
-    load_model,
-    progress,
-)
+from headprune.cli.options import Device, Json, Model, RemoteCode, Seed, find_parts, progress
 from headprune.cli.taskdata import TaskOptions, padded_as, takes_task
 from headprune.cli.widening import takes
-from headprune.errors import CheckpointError, MaskError
+from headprune.errors import MaskError
 from headprune.recovery.calibration import Calibration
 
 if TYPE_CHECKING:
     from headprune.heads import HeadMap, HeadMask
-
-# What a model folder holds besides the files that saving the pruned model writes anew.
-TRAINED = ("finetune.json", "train-mt.json", "train-lm.json", "training_args.bin", "trainer_state.json")
-RESULT = "prune.json"
-RESULTS = (*TRAINED, "evaluation.json", RESULT)
-WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")
 
 
 @takes_task(task=None)
@@ -111,18 +94,6 @@ def prune(
         typer.echo(f"removed {planned.summary()}{chance}{repaired}; {equal}; saved to {out}")
 
 
-def check_replaceable(folder: Path) -> None:
-    """What `prune` wrote may be replaced, as by the same command again; a model from elsewhere, or trained, may not."""
-    if not (folder / "config.json").exists():
-        return
-    trained = next((name for name in TRAINED if (folder / name).is_file()), None)
-    if trained is not None or not (folder / RESULT).is_file():
-        raise CheckpointError(
-            f"'{folder}' holds another model{f' ({trained})' if trained else ''}, which would be lost. Choose another "
-            "--out, or remove that folder."
-        )
-
-
 def _refuse_a_repair_that_is_dropped(mask: HeadMask, heads: HeadMap) -> None:
     emptied = [site.id for site in heads if site.num_heads and not mask.kept(site.id)]
     if emptied:
@@ -154,50 +125,3 @@ def _examples(
         calibration, halves, choice.max_drop, at_least=choice.at_least, unit=choice.unit, recover=choice.repair,
         empty_site=empty_site,
     )  # fmt: skip
-
-
-def copy_companions(source: Path, target: Path) -> None:
-    """Tokenizer and other files of a local model folder, so that the pruned folder is as complete as the first."""
-    if not source.is_dir():
-        _save_tokenizer(str(source), target)
-        return
-    for path in sorted(source.rglob("*")):
-        relative = path.relative_to(source)
-        weights_of_model = len(relative.parts) == 1 and path.name.endswith(WEIGHTS)
-        hidden = any(part.startswith(".") for part in relative.parts)
-        if path.is_dir() or weights_of_model or hidden or path.suffix == ".py" or (target / relative).exists():
-            continue
-        if relative.name in RESULTS or relative.parts[0] == "checkpoints":
-            continue  # what training left beside the model
-        if path.resolve().is_relative_to(target.resolve()):
-            continue  # the target lies inside the source
-        (target / relative).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target / relative)
-
-
-@contextmanager
-def kept_card(source: Path, target: Path) -> Iterator[None]:
-    """The source's model card is there while saving adds what was removed; taken away again if saving fails."""
-    card, copied = source / "README.md", False
-    was_there = target.exists()
-    if card.is_file() and not (target / "README.md").exists():
-        target.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(card, target / "README.md")
-        copied = True
-    try:
-        yield
-    except BaseException:
-        if copied:
-            (target / "README.md").unlink(missing_ok=True)
-            if not was_there and not any(target.iterdir()):
-                target.rmdir()
-        raise
-
-
-def _save_tokenizer(name: str, target: Path) -> None:
-    from transformers import AutoTokenizer
-
-    try:
-        AutoTokenizer.from_pretrained(name).save_pretrained(target)
-    except (OSError, ValueError, KeyError):
-        return  # vision and audio models have none

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headprune.checkpoint.load_model import check_writable
 from headprune.cli.choosing import read_scores
-from headprune.cli.options import Device, Json, Model, Parts, Picture, Seed, check_writable, find_parts, progress
+from headprune.cli.options import Device, Json, Model, Parts, Picture, Seed, find_parts, progress
 from headprune.cli.taskdata import TaskOptions, takes_task
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headprune.cli.options import cannot_load, load_model, quiet_transformers
+from headprune.checkpoint.load_model import cannot_load, load_model, quiet_transformers
 from headprune.cli.widening import takes
 from headprune.errors import DataError, MissingExtraError
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headprune.cli.options import Device, Json, Seed, check_writable
+from headprune.checkpoint.load_model import check_writable
+from headprune.cli.options import Device, Json, Seed
 from headprune.cli.taskdata import TaskOptions, takes_task
 from headprune.cli.trained import finished, scores_told
 from headprune.cli.training import Tests, TrainingOptions, cut_to

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headprune.cli.options import Json, check_writable, progress
+from headprune.checkpoint.load_model import check_writable
+from headprune.cli.options import Json, progress
 from headprune.errors import HeadpruneError, UnknownNameError
 from headprune.registry import hint
 

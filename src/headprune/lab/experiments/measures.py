@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headprune.checkpoint.load_model import load_model
 from headprune.lab.experiments.placeholders import resolved
 from headprune.lab.experiments.work import Context, Result, alone, works
 
@@ -28,7 +29,7 @@ def speed(context: Context) -> Result:
     from headprune.structure.example import example_inputs, to_model
 
     options = resolved(dict(context.params["options"]), places(context))
-    whole, pruned = (_loaded(str(options[name])) for name in ("whole", "pruned"))
+    whole, pruned = (load_model(str(options[name]), "cpu") for name in ("whole", "pruned"))
     inputs = example_inputs(whole, batch=int(options["batch"]), length=int(options["length"]))
 
     def reading(model: Any) -> Any:
@@ -59,7 +60,7 @@ def head_share(context: Context) -> Result:
     from headprune.surgery.prune import tried
 
     options = resolved(dict(context.params["options"]), places(context))
-    model = _loaded(str(options["model"]))
+    model = load_model(str(options["model"]), "cpu")
     heads = find_heads(model)
     whole = {site.id: _weights(model, site.path) for site in heads}
     with tried(model, HeadMask.full(heads).without(*(f"{site.id}:{site.kept[0]}" for site in heads))):
@@ -73,12 +74,3 @@ def head_share(context: Context) -> Result:
 def _weights(model: Any, path: str) -> int:
     """Numbers in the matrices of a block: its biases and norms are not a head's."""
     return sum(p.numel() for p in model.get_submodule(path).parameters() if p.dim() > 1)
-
-
-def _loaded(folder: str) -> Any:
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(folder)
-    names = config.architectures or ()
-    cls = next((getattr(transformers, name) for name in names if hasattr(transformers, name)), transformers.AutoModel)
-    return cls.from_pretrained(folder).eval()
