@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent / "src" / "headprune"
 LAYERS = [
     "errors",
     "registry",
+    "jobs.options",
     "files",
     "stats",
     "heads",
@@ -35,6 +36,7 @@ LAYERS = [
     "lab.models",
     "tasks",
     "lab.analysis",
+    "jobs",
     "lab.experiments",
     "lab.report",
     "lab",

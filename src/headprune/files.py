@@ -16,8 +16,13 @@ from headprune.errors import FileFormatError, HeadpruneError
 SCHEMA = 1
 
 
+def labelled(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a file with what says how to read it."""
+    return {"kind": f"headprune.{kind}", "schema": SCHEMA, **content}
+
+
 def dump(kind: str, content: Mapping[str, Any]) -> str:
-    return json.dumps({"kind": f"headprune.{kind}", "schema": SCHEMA, **content}, indent=1, allow_nan=False)
+    return json.dumps(labelled(kind, content), indent=1, allow_nan=False)
 
 
 DEEPEST = 100  # lists and tables inside one another

@@ -2,66 +2,77 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from headprune import __version__
-from headprune.cli import (
-    ablate,
-    curve,
-    demo,
-    diff,
-    doctor,
-    evaluate,
-    explain,
-    export,
-    finetune,
-    functions,
-    gates,
-    inspect,
-    prune,
-    report,
-    run,
-    score,
-    train_lm,
-    train_mt,
-    verify,
-)
-from headprune.cli.options import state
+from headprune.cli.command import state
 from headprune.errors import HeadpruneError
 
 INTERRUPTED = 130  # what a command gives back after Ctrl-C
 STOPPED = "\nstopped; the same command goes on from what it had finished"
 
+# Each is a function of the same name in a file of the same name, imported when the command is run.
+COMMANDS = {
+    "inspect": "Show every attention block of a model and its heads.",
+    "verify": "Check that pruning is exact on your model.",
+    "finetune": "Train a model through transformers' Trainer; an interrupted run goes on where it stopped.",
+    "train-mt": "Train a new translation model; an interrupted run goes on where it stopped.",
+    "train-lm": "Train a new language model with a memory; an interrupted run goes on where it stopped.",
+    "evaluate": "Score a model, with an interval; for translation, write the translations too.",
+    "export": "Write a pruned model for places where headprune is not installed.",
+    "score": "Score every head on a task's data. An interrupted run goes on where it stopped.",
+    "ablate": "Mask every head in turn and tell which changes of the metric are more than chance.",
+    "curve": "Draw how the score falls as more heads go.",
+    "gates": "Train gates on the heads of a converged model, prune what they close, and save it. Runs resume.",
+    "functions": "Find positional, syntactic and rare-token heads, as Voita et al. 2019 tell them apart.",
+    "diff": "Show the mean change of W_q, W_k and W_v by head between two models (Budhraja et al., Figure 2).",
+    "prune": "Remove heads, check that the model answers as if they were masked, and save it.",
+    "run": "Repeat a table or figure of a paper; an interrupted run goes on where it stopped.",
+    "report": "Make one page of stored results.",
+    "demo": "Do the whole job on a small real model and real reviews, with no network.",
+    "doctor": "Tell what is installed here, and whether it works.",
+    "explain": "Show the page of an error, without a network.",
+}
+
+
+class LazyGroup(TyperGroup):
+    """Lists every command from the table above; the file of a command is imported when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """What a list of commands shows."""
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """What a call runs."""
+        name, shown, rest = super().resolve_command(ctx, args)
+        return name, shown if name is None else load_command(name), rest
+
+
+def load_command(name: str) -> Any:
+    """A command with all its options."""
+    function = name.replace("-", "_")
+    alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    alone.command(name)(getattr(importlib.import_module(f"headprune.cli.{function}"), function))
+    return typer.main.get_command(alone)
+
+
 app = typer.Typer(
     name="headprune",
+    cls=LazyGroup,
     help="Which attention heads does your Transformer need? Remove the rest for real.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("inspect")(inspect.inspect)
-app.command("verify")(verify.verify)
-app.command("finetune")(finetune.finetune)
-app.command("train-mt")(train_mt.train_mt)
-app.command("train-lm")(train_lm.train_lm)
-app.command("evaluate")(evaluate.evaluate)
-app.command("export")(export.export)
-app.command("score")(score.score)
-app.command("ablate")(ablate.ablate)
-app.command("curve")(curve.curve)
-app.command("gates")(gates.gates)
-app.command("functions")(functions.functions)
-app.command("diff")(diff.diff)
-app.command("prune")(prune.prune)
-app.command("run")(run.run)
-app.command("report")(report.report)
-app.command("demo")(demo.demo)
-app.command("doctor")(doctor.doctor)
-app.command("explain")(explain.explain)
 
 
 def _version(show: bool) -> None:
@@ -95,11 +106,11 @@ def main() -> None:
     except Exception as error:
         if state.debug:
             raise
-        typer.echo(_told(error), err=True)
+        typer.echo(_message(error), err=True)
         sys.exit(1)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, HeadpruneError):
         return f"error: {error}\n(more: headprune explain {type(error).__name__})"
     what = f"{type(error).__name__}: {error}"

@@ -15,8 +15,8 @@ import typer
 
 from headprune.checkpoint.load_model import check_writable, load_model
 from headprune.cli.options import Json, Seed, state
-from headprune.cli.picture import head_text
 from headprune.errors import MissingExtraError
+from headprune.heads.picture import head_text
 
 COLUMNS = ("--task", "reviews", "--text", "text", "--label", "label", "--max-length", "64")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headprune.cli.command import state as state
 from headprune.errors import MaskError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
     from headprune.heads import HeadMap
 
-
-@dataclass
-class State:
-    debug: bool = False
-
-
-state = State()
 
 Model = Annotated[str, typer.Argument(help="A model: a folder, or a name on the hub.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from headprune.heads import HeadMap
+from headprune.heads.headmap import HeadMap
 
 SIZE = 16
 

@@ -1,0 +1,43 @@
+"""`inspect`: where the heads of a model are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.files import labelled, write_text
+from headprune.heads import HeadMap
+from headprune.heads.picture import head_picture, head_text
+from headprune.jobs.job import SILENT, Progress
+from headprune.jobs.options.inspect import InspectOptions
+from headprune.structure import find_heads
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """The heads of a model."""
+
+    heads: HeadMap
+    version: ClassVar[int] = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        return labelled("heads", self.heads.to_dict())
+
+    def message(self) -> str:
+        return f"{self.heads}\n\n{head_text(self.heads)}"
+
+
+def inspect(options: InspectOptions, progress: Progress = SILENT) -> Inspected:
+    """Find every attention block of a model and its heads."""
+    if options.out is not None:
+        check_writable(options.out)
+    with progress.steps(2) as step:
+        step("loading the model")
+        model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
+        step("finding heads")
+        heads = find_heads(model)
+    if options.out is not None:
+        write_text(options.out / "heads.json", heads.to_json())
+        write_text(options.out / "heads.svg", head_picture(heads))
+    return Inspected(heads)

@@ -1,0 +1,166 @@
+"""Options as data: what the fields of an options class mean to a person, a command line and a preset file."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from headprune.errors import UnknownNameError
+from headprune.registry import hint
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is said of a field: `Annotated[int, Option("Examples a batch.")]`."""
+
+    help: str
+    flags: tuple[str, ...] = ()  # how it is written, where that is not the field's name: --lambda, --bf16/--no-bf16
+    least: float | None = None
+    metavar: str | None = None
+    is_argument: bool = False  # given by its place, not by its name
+
+
+# What many jobs take.
+Model = Annotated[str, Option("A model: a folder, or a name on the hub.", is_argument=True)]
+Seed = Annotated[int, Option("Seed of random choices.")]
+Device = Annotated[str, Option("Where to run: cpu, cuda, mps, …")]
+Picture = Annotated[Literal["html", "png", "svg"], Option("html (values on hover), png or svg.")]
+Parts = Annotated[
+    Literal["heads", "neurons", "both"],
+    Option("What may go: attention heads, neurons of feed-forward parts, or both."),
+]
+RemoteCode = Annotated[bool, Option("Run code that comes with the model. Off unless you ask for it.")]
+Split = Annotated[str, Option("The part of the data to evaluate on.")]
+Examples = Annotated[int, Option("A random part of so many examples; 0 is all.")]
+
+
+@dataclass(frozen=True)
+class OptionField:
+    """One option of a job. `group` is the field of the options class that holds it, where it is in a shared group."""
+
+    name: str
+    type: Any
+    option: Option
+    default: Any  # MISSING where it must be given
+    group: str | None = None
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def names(self) -> dict[str, bool]:
+        """How preset files may call it, and whether a flag of that name means yes."""
+        found = {self.name.replace("_", "-"): True}
+        for flag in self.option.flags:
+            yes, _, no = flag.partition("/")
+            found |= {yes.removeprefix("--"): True} | ({no.removeprefix("--"): False} if no else {})
+        return found
+
+
+def option_fields(options: type[Any]) -> list[OptionField]:
+    """Every option of a class; those of a group (a field that is an options class itself) among the others."""
+    return list(_fields(options, None, None))
+
+
+def _fields(options: type[Any], group: str | None, defaults: object) -> Iterator[OptionField]:
+    hints = get_type_hints(options, include_extras=True)
+    for field in fields(options):
+        default = getattr(defaults, field.name) if defaults is not None else _default(field)
+        hinted = hints[field.name]
+        if is_dataclass(hinted):
+            assert isinstance(hinted, type)
+            yield from _fields(hinted, field.name, hinted() if default is MISSING else default)
+            continue
+        plain, *said = get_args(hinted) if get_origin(hinted) is Annotated else (hinted,)
+        option = next((one for one in said if isinstance(one, Option)), Option(""))
+        yield OptionField(field.name, plain, option, default, group)
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def build(options: type[Options], values: Mapping[str, object]) -> Options:
+    """An options object from a value for each of its flat names."""
+    own: dict[str, Any] = {}
+    groups: dict[str, dict[str, object]] = {}
+    for field in option_fields(options):
+        place = own if field.group is None else groups.setdefault(field.group, {})
+        if field.name in values or field.default is not MISSING:
+            place[field.name] = values.get(field.name, field.default)
+    hints = get_type_hints(options)
+    return options(**own, **{name: hints[name](**found) for name, found in groups.items()})
+
+
+def parse(options: type[Options], arguments: Sequence[object], given: Mapping[str, object], what: str) -> Options:
+    """An options object from words as a preset file has them: `{"max-length": 64, "from-scratch": true}`.
+
+    `what` names the job in errors. Names and values mean what they mean on the command line.
+    """
+    every = option_fields(options)
+    places = [field for field in every if field.option.is_argument]
+    if len(arguments) > len(places):
+        expected = ", ".join(field.name for field in places) or "none"
+        raise UnknownNameError(f"{what} was given {len(arguments)} arguments {list(arguments)}; expected {expected}.")
+    values: dict[str, object] = {
+        field.name: _value(field, word, what) for field, word in zip(places, arguments, strict=False)
+    }
+    known = {name: (field, yes) for field in every for name, yes in field.names.items()}
+    for name, value in given.items():
+        if name not in known:
+            raise UnknownNameError(f"{what} has no option '{name}'. {hint(name, known)}")
+        field, yes = known[name]
+        if value is not None:
+            values[field.name] = _value(field, value, what) if yes else not _value(field, value, what)
+    missing = [field.flag for field in every if field.default is MISSING and field.name not in values]
+    if missing:
+        raise UnknownNameError(f"{what} needs {', '.join(missing)}, which was not given.")
+    return build(options, values)
+
+
+def _value(field: OptionField, value: object, what: str) -> object:
+    try:
+        return _converted(field.type, value)
+    except (TypeError, ValueError) as error:
+        raise UnknownNameError(f"{what}: {field.flag} is {value!r}; expected {_expected(field.type)}.") from error
+
+
+def _converted(kind: Any, value: object) -> object:
+    """The value as the command line would read it; a ValueError or TypeError if it cannot be that."""
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        kinds = [one for one in get_args(kind) if one is not type(None)]
+        return None if value is None else _converted(kinds[0], value)
+    if origin is list:
+        return [_converted(get_args(kind)[0], one) for one in (value if isinstance(value, list) else [value])]
+    if origin is Literal:
+        if value not in get_args(kind):
+            raise ValueError(value)
+        return value
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise TypeError(value)
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Path):
+        raise TypeError(value)
+    if kind is int and isinstance(value, float) and value != int(value):
+        raise ValueError(value)
+    return kind(value)
+
+
+def _expected(kind: Any) -> str:
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _expected(next(one for one in get_args(kind) if one is not type(None)))
+    if origin is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    if origin is list:
+        return f"a list, each {_expected(get_args(kind)[0])}"
+    names: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}
+    return names.get(kind, "a text")
