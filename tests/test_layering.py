@@ -41,6 +41,7 @@ LAYERS = [
     "lab.report",
     "lab",
     "compat",
+    "integration",
     "__init__",
     "cli",
     "__main__",

@@ -163,7 +163,7 @@ def test_a_move_that_fails_puts_everything_back(tmp_path):
     model.save_pretrained(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     hp.prune_(model, full(model).without("encoder.1:1"))
-    from headprune.checkpoint import pruned
+    from headprune.checkpoint import save
 
     (tmp_path / "x").mkdir()
     new, old = tmp_path / "x" / "new", tmp_path / "x" / "old"
@@ -173,7 +173,7 @@ def test_a_move_that_fails_puts_everything_back(tmp_path):
         (new / name).write_text("new")
     (old / "model.safetensors").mkdir()  # the second move out of the target fails
     with pytest.raises(OSError, match=r"model\.safetensors"):
-        pruned._exchange(new, old, tmp_path)
+        save._exchange(new, old, tmp_path)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
 
 
@@ -367,7 +367,7 @@ def test_asking_for_the_spec_does_not_use_the_hook_up():
         "import headprune, importlib.util, sys\n"
         "importlib.util.find_spec('transformers.modeling_utils')\n"
         "import transformers.modeling_utils as m\n"
-        "left = [f for f in sys.meta_path if getattr(f, 'name', '') == m.__name__]\n"
+        "left = [f for f in sys.meta_path if m.__name__ in getattr(f, 'waiting', ())]\n"
         "print('_headprune_installed' in vars(m.PreTrainedModel), bool(left))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

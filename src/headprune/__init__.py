@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headprune.patches import teach_transformers
+from headprune import integration
 
 if TYPE_CHECKING:
     from headprune import compat as compat
@@ -107,4 +107,4 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-teach_transformers()
+integration.install()

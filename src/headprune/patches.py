@@ -1,99 +1,169 @@
-"""Teach transformers to load pruned checkpoints and our own models, without importing it.
+"""How transformers and torch are changed. No other file assigns to a class or a module of theirs.
 
-If transformers' model module is loaded already, it is taught at once; otherwise at the moment it is first imported.
-Importing it from here would cost over a second in every program that says `import headprune`.
+Each patch is one function that is given what it installs: this file knows nothing of checkpoints, gates or models.
+`PATCHES` lists them with what they rely on and since which version; tests/test_patches.py compares that with what is
+installed. Changes of one model's own modules are made in `hooks/` and `surgery/`. `Trainer` is not patched: our
+trainers are subclasses.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
-TARGET = "transformers.modeling_utils"
-AUTO = "transformers.models.auto"
-# What our models need, beside TARGET.
-MODELS = (f"{AUTO}.modeling_auto", "transformers.modeling_layers", "transformers.generation.utils")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Patch(NamedTuple):
+    """What a patch takes the place of, the parameters that it relies on, and since when it is needed and valid."""
+
+    target: str  # module:object
+    parameters: tuple[str, ...]
+    since: str
+
+
+PATCHES: list[Patch] = []
+
+
+def patch(target: str, *parameters: str, since: str) -> Callable[[Function], Function]:
+    """Note what the function below changes."""
+    PATCHES.append(Patch(target, parameters, since))
+    return lambda function: function
+
+
+# Lasting, of `transformers.modeling_utils.PreTrainedModel`.
+
+INSTALLED = "_headprune_installed"  # on the class; modelling files in exported checkpoints look for it
+
+
+def patch_models(cls: Any, *, after_init: Callable[[Any], None], save: Callable[..., Any], load: Any) -> None:
+    """The three patches below, once."""
+    if INSTALLED not in vars(cls):
+        patch_post_init(cls, after_init)
+        patch_save_pretrained(cls, save)
+        patch_from_pretrained(cls, load)
+        setattr(cls, INSTALLED, True)
+
+
+@patch("transformers.modeling_utils:PreTrainedModel.post_init", "self", since="transformers 5.1")
+def patch_post_init(cls: Any, action: Callable[[Any], None]) -> None:
+    """`action(model)` at the end of every model's constructor.
+
+    Why: weights are loaded into an empty skeleton, which must have the shapes of the pruned model by then, and no
+    callback of transformers lies between the two.
+    """
+
+    def then(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(model, *args, **kwargs)
+        action(model)
+        return result
+
+    cls.post_init = _around(cls.post_init, then)
+
+
+@patch(
+    "transformers.modeling_utils:PreTrainedModel.save_pretrained", "self", "save_directory", "is_main_process",
+    "state_dict", "push_to_hub", since="transformers 5.1",
+)  # fmt: skip
+def patch_save_pretrained(cls: Any, save: Callable[..., Any]) -> None:
+    """`save(original, model, save_directory, …)` instead of the method.
+
+    Why: a model that could not be loaded again is refused; a failure leaves the old checkpoint whole; the card.
+    """
+    cls.save_pretrained = _around(cls.save_pretrained, save)
+
+
+@patch(
+    "transformers.modeling_utils:PreTrainedModel.from_pretrained", "pretrained_model_name_or_path", "model_args",
+    "config", since="transformers 5.1",
+)  # fmt: skip
+def patch_from_pretrained(cls: Any, load: Callable[..., Any]) -> None:
+    """`load(original, cls, name, …)` instead of the class method.
+
+    Why: transformers warns of a weight that is missing and fills in random numbers; in a pruned block it is an error.
+    """
+    cls.from_pretrained = classmethod(_around(vars(cls)["from_pretrained"].__func__, load))
+
+
+def _around(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    return wrapper
+
+
+# Lasting, of Python's import system.
 
 
 def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Run `action` on a module now, or as soon as somebody imports it."""
+    """Run `action` on a module now, or as soon as somebody has imported it.
+
+    Why: importing transformers costs over a second, which `import headprune` must not. A package that does this
+    (wrapt) would be one more dependency, and takes a module that is half loaded for one that is there.
+    """
     module = sys.modules.get(name)
-    if module is not None and not _is_loading(name):
+    if module is not None and not is_loading(name):
         action(module)
-    elif not any(isinstance(finder, _OneShotFinder) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _OneShotFinder(name, action))
+        return
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.waiting[name] = action
 
 
-def teach_transformers() -> None:
-    when_imported(TARGET, _install)
-    when_imported(f"{AUTO}.configuration_auto", _register_configs)
-    for name in MODELS:
-        when_imported(name, _register_models)
-
-
-def _install(module: ModuleType) -> None:
-    from headprune.checkpoint import gated as gates_checkpoint
-    from headprune.checkpoint import pruned as surgery_checkpoint
-
-    surgery_checkpoint.install(module)
-    gates_checkpoint.install(module)  # after it: gates go onto the skeleton as pruned
-    _register_models(module)
-
-
-def _register_configs(module: ModuleType) -> None:
-    import headprune.lab.models.configuration  # noqa: F401  # registers at its end
-
-
-def _register_models(module: ModuleType) -> None:
-    """As soon as the Auto classes are loaded and nothing that our models import is half loaded: any of these modules
-    may be the one whose import loads the others, and the last to be finished calls this again."""
-    half = [name for name in (TARGET, *MODELS) if name != module.__name__ and _is_loading(name)]
-    if f"{AUTO}.modeling_auto" in sys.modules and not half:
-        import headprune.lab.models.modeling  # noqa: F401  # registers at its end
-
-
-def _is_loading(name: str) -> bool:
+def is_loading(name: str) -> bool:
+    """Whether a module is there by half: its import has begun and not ended."""
     return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
-class _OneShotFinder(importlib.abc.MetaPathFinder):
-    """Finds one module as everybody else would, and adds an action to its loader."""
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules that somebody waits for as everybody else would, and adds the action to their loaders."""
 
-    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
-        self.name, self.action = name, action
-        self.asking = False
+    def __init__(self) -> None:
+        self.waiting: dict[str, Callable[[ModuleType], None]] = {}
+        self.asking: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name or self.asking:
+        if fullname not in self.waiting or fullname in self.asking:
             return None
-        self.asking = True
+        self.asking.add(fullname)
         try:
             spec = importlib.util.find_spec(fullname)
         finally:
-            self.asking = False
+            self.asking.discard(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self)
+            spec.loader = _Loader(spec.loader)
         return spec
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader, finder: _OneShotFinder) -> None:
-        self.loader, self.finder = loader, finder
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self.loader = loader
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
-        if self.finder in sys.meta_path:  # done; asking for the spec alone does not use the hook up
-            sys.meta_path.remove(self.finder)
-        self.finder.action(module)
+        action = _finder.waiting.pop(module.__name__, None)  # once; asking for the spec alone does not use it up
+        if not _finder.waiting and _finder in sys.meta_path:
+            sys.meta_path.remove(_finder)
+        if action is not None:
+            action(module)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.loader, name)  # readers of source code ask the loader for it
+
+
+_finder = _Finder()
+
+
+# For a while: undone when the block ends.

@@ -13,7 +13,7 @@ from headprune.checkpoint import config_entry
 from headprune.checkpoint.card import model_card
 from headprune.checkpoint.exports.plain import as_plain
 from headprune.checkpoint.exports.standalone import save_standalone
-from headprune.checkpoint.pruned import save_beside
+from headprune.checkpoint.save import save_beside
 from headprune.errors import CheckpointError
 from headprune.registry import Registry
 

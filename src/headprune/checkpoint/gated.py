@@ -1,14 +1,12 @@
 """Gated models through the ordinary `save_pretrained` and `from_pretrained`.
 
-The config's entry `headprune_gates` says which gates sit where; `post_init` puts them on the empty skeleton, and their
-weights load like any others.
+The config's entry `headprune_gates` says which gates sit where; a model's constructor puts them on the empty skeleton,
+and their weights load like any others.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import Any, get_args
 
 from torch import nn
@@ -21,41 +19,15 @@ from headprune.gates.placement import GATES_ENTRY, VERSION, put_on, unhook
 from headprune.heads import HeadMap
 from headprune.hooks import join_heads_
 
-_MARK = "_headprune_gates_installed"
+
+def restore_(model: nn.Module) -> None:
+    """At the end of a model's constructor: the gates that its config tells of."""
+    entry = getattr(getattr(model, "config", None), GATES_ENTRY, None)
+    if entry is not None:
+        _attach_from(model, entry)
 
 
-def install(modeling_utils: Any) -> None:
-    """Wrap `PreTrainedModel.post_init`, once, after pruned skeletons have been shrunk, and `save_pretrained`."""
-    cls = modeling_utils.PreTrainedModel
-    if _MARK in vars(cls):
-        return
-    cls.post_init = _with_gates(cls.post_init)
-    cls.save_pretrained = _with_gates_told(cls.save_pretrained)
-    setattr(cls, _MARK, True)
-
-
-def _with_gates(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def post_init(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        entry = getattr(getattr(self, "config", None), GATES_ENTRY, None)
-        if entry is not None:
-            _attach_from(self, entry)
-        return result
-
-    return post_init
-
-
-def _with_gates_told(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save_pretrained(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        _tell(self)
-        return original(self, *args, **kwargs)
-
-    return save_pretrained
-
-
-def _tell(model: nn.Module) -> None:
+def note_gates(model: nn.Module) -> None:
     """The config that is about to be saved tells of the gates that there are, also if they were put on the base model
     alone, or taken off it."""
     gated = {path.rpartition(".")[0]: part for path, part in model.named_modules() if isinstance(part, Gates)}

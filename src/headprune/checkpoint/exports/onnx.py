@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headprune.checkpoint.pruned import ONNX, ONNX_INT8
+from headprune.checkpoint.save import ONNX, ONNX_INT8
 from headprune.equality import difference
 from headprune.errors import ExampleError, MissingExtraError, UnsupportedModelError, VerificationError
 from headprune.structure.example import example_inputs, to_model

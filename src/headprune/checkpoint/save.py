@@ -1,0 +1,120 @@
+"""Saving a pruned or gated model through the ordinary `save_pretrained`: all of it, or nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headprune.checkpoint import config_entry, gated
+from headprune.checkpoint.card import model_card
+from headprune.errors import CheckpointError, HeadpruneError
+from headprune.masking import is_masked
+
+ONNX, ONNX_INT8 = "model.onnx", "model.int8.onnx"
+
+
+def save_pretrained(original: Callable[..., Any], model: Any, /, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+    """The original call, whose files are written beside the target and moved into place at the end; a model that could
+    not be loaded again is refused. A model that we did not touch is saved as ever."""
+    gated.note_gates(model)
+    if is_masked(model):
+        raise CheckpointError(
+            "save_pretrained was called inside a `masked` block: masks are not part of a checkpoint. "
+            "Leave the block to save the whole model, or prune_ the heads first."
+        )
+    if config_entry.repaired_parts(model):
+        raise CheckpointError(
+            "The model was repaired (recover_) for heads that are still there: saved so, it would be neither the "
+            "original nor the pruned model. prune_ it with the mask that it was repaired for first."
+        )
+    entry = config_entry.read(model)
+    if entry is not None and getattr(model.config, config_entry.ENTRY, None) is None:
+        config_entry.write(model, entry)  # the base model was pruned by itself
+    lost = config_entry.unrecorded_blocks(model)
+    if lost:
+        raise CheckpointError(
+            f"Heads of {lost[0]} were removed while this model was part of another, and its config does not say "
+            "so: the checkpoint could not be loaded. Prune the model that you save, or save the whole."
+        )
+    main_process = args[0] if args else kwargs.get("is_main_process", True)
+    if entry is None or not main_process:
+        return original(model, save_directory, *args, **kwargs)
+    target = Path(save_directory).resolve()
+    try:
+        if target.is_file():
+            raise NotADirectoryError(f"'{target}' is a file")
+        if kwargs.get("push_to_hub"):
+            return original(model, save_directory, *args, **kwargs)
+        save_beside(
+            target, lambda folder: original(model, folder, *args, **kwargs), lambda before: model_card(entry, before)
+        )
+    except HeadpruneError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"The pruned model could not be saved to '{target}' ({type(error).__name__}: {error}). What was there "
+            "before is untouched. Check permissions and free space, and save again."
+        ) from error
+    return None
+
+
+def save_beside(target: Path, save: Callable[[Path], object], card: Callable[[str], str]) -> None:
+    """Save into a new folder on the same disk, then move the files in. A failure leaves the target as it was.
+    `card` makes the model card from the one that is there."""
+    near = target
+    while not near.exists():
+        near = near.parent
+    folder = Path(tempfile.mkdtemp(dir=near, prefix=".headprune-"))
+    try:
+        new, old = folder / "new", folder / "old"
+        new.mkdir()
+        old.mkdir()
+        save(new)
+        old_card = target / "README.md"
+        before = old_card.read_text(encoding="utf-8", errors="replace") if old_card.is_file() else ""
+        (new / "README.md").write_text(card(before), encoding="utf-8")
+        target.mkdir(parents=True, exist_ok=True)
+        _exchange(new, old, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exchange(new: Path, old: Path, target: Path) -> None:
+    """Move new files in and what they replace out; put everything back if a move fails."""
+    names = sorted(path.name for path in new.iterdir())
+    leaving = [name for name in names if (target / name).exists()] + _stale(names, target)
+    gone: list[str] = []
+    came: list[str] = []
+    try:
+        for name in leaving:
+            (target / name).replace(old / name)
+            gone.append(name)
+        for name in names:
+            (new / name).replace(target / name)
+            came.append(name)
+    except BaseException:
+        for name in came:
+            (target / name).replace(new / name)
+        for name in gone:
+            (old / name).replace(target / name)
+        raise
+
+
+def _stale(names: list[str], target: Path) -> list[str]:
+    """Weight files of an earlier save of the same variant, which a loader would take instead of the new ones; and the
+    ONNX file in 8 bits of another model."""
+    if ONNX in names:
+        return [ONNX_INT8] if ONNX_INT8 not in names and (target / ONNX_INT8).exists() else []
+    weights = next((name for name in names if name.endswith(".safetensors")), "")
+    stem = re.sub(r"(-\d{5}-of-\d{5})?\.safetensors$", "", weights)  # model, or model.fp16
+    pattern = re.compile(re.escape(stem) + r"(-\d{5}-of-\d{5})?\.safetensors")
+    index = f"model.safetensors.index{stem.removeprefix('model')}.json"
+    return [
+        path.name
+        for path in target.iterdir()
+        if stem and path.name not in names and (pattern.fullmatch(path.name) or path.name == index)
+    ]

@@ -1,0 +1,102 @@
+"""What is changed in transformers and torch is still what it was when the patches were written."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from operator import attrgetter
+
+import pytest
+import transformers
+
+import headprune  # noqa: F401  # installs the patches
+from headprune import patches
+from tests.families.tiny import tiny_model
+
+MODEL = "transformers.modeling_utils:PreTrainedModel"
+# Methods that our trainers override, with the parameters that they hand on or leave alone.
+OVERRIDDEN = {
+    "get_batch_samples": ["self", "epoch_iterator", "num_batches", "device"],
+    "get_train_dataloader": ["self"],
+    "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
+    "create_optimizer": ["self", "model"],
+    "log": ["self", "logs", "start_time"],
+}
+
+
+def find(target: str) -> object:
+    module, _, path = target.partition(":")
+    return attrgetter(path)(importlib.import_module(module))
+
+
+@pytest.mark.parametrize("patch", patches.PATCHES, ids=lambda patch: patch.target)
+def test_a_patched_function_takes_what_the_patch_relies_on(patch):
+    """The parameters by name and in this order; others may come after them."""
+    found = list(inspect.signature(find(patch.target)).parameters)
+    assert found[: len(patch.parameters)] == list(patch.parameters)
+    library, _, version = patch.since.partition(" ")
+    assert library in ("transformers", "torch")
+    assert version[0].isdecimal()
+
+
+def test_the_table_names_every_method_of_models_that_is_changed():
+    """Those whose code stands in patches.py, and no others."""
+    methods = {name: getattr(item, "__func__", item) for name, item in vars(transformers.PreTrainedModel).items()}
+    files = {name: getattr(getattr(item, "__code__", None), "co_filename", "") for name, item in methods.items()}
+    ours = {name for name, file in files.items() if file == patches.__file__}
+    assert ours == {patch.target.rpartition(".")[2] for patch in patches.PATCHES if patch.target.startswith(MODEL)}
+
+
+def test_patches_are_installed_once():
+    """A second call changes nothing."""
+    cls = transformers.PreTrainedModel
+    before = dict(vars(cls))
+    patches.patch_models(cls, after_init=print, save=print, load=print)
+    assert dict(vars(cls)) == before
+
+
+def test_every_model_ends_its_constructor_with_post_init():
+    """That is where a skeleton gets its shapes; a class that forgot it would be loaded whole."""
+    source = inspect.getsource(transformers.BertModel.__init__)
+    assert source.rstrip().splitlines()[-1].strip() == "self.post_init()"
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+def test_methods_of_the_trainer_that_are_overridden_are_there(name):
+    """Ours are subclasses: a method of another name would never be called."""
+    found = list(inspect.signature(getattr(transformers.Trainer, name)).parameters)
+    assert found[: len(OVERRIDDEN[name])] == OVERRIDDEN[name]
+
+
+SPY = """
+import json, sys
+from transformers import modeling_utils
+cls, seen = modeling_utils.PreTrainedModel, []
+original = vars(cls)["from_pretrained"].__func__
+def spy(cls, *args, **kwargs):
+    seen.append([len(args), sorted(kwargs)])
+    return original(cls, *args, **kwargs)
+cls.from_pretrained = classmethod(spy)
+import headprune
+from transformers import BertForSequenceClassification as Bert
+Bert.from_pretrained(sys.argv[1], dtype="float32")
+Bert.from_pretrained(sys.argv[1], config=Bert.config_class.from_pretrained(sys.argv[1]))
+_, info = Bert.from_pretrained(sys.argv[1], output_loading_info=True)
+try:
+    Bert.from_pretrained(sys.argv[1] + "-nowhere")
+except OSError:
+    pass
+print(json.dumps(seen))
+"""
+
+
+def test_a_load_of_an_ordinary_model_goes_through_untouched(tmp_path):
+    """The original call sees the caller's own arguments."""
+    tiny_model("bert").save_pretrained(tmp_path)
+    done = subprocess.run([sys.executable, "-c", SPY, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen == [[1, ["dtype"]], [1, ["config"]], [1, ["output_loading_info"]], [1, []]]
