@@ -24,7 +24,8 @@ COMMANDS = (
 
 def api() -> str:
     """Every public name with its signature and docstring."""
-    parts = [NOTE, "# Python API", "", "```python", "import headprune as hp", "```"]
+    intro = "In the examples `model` is a classifier, `tokenizer` its own, `batches` a list of its inputs with labels."
+    parts = [NOTE, "# Python API", "", "```python", "import headprune as hp", "```", "", intro]
     for name in hp.__all__:
         if name == "__version__":
             continue
@@ -45,7 +46,7 @@ def _module(name: str, module: object) -> list[str]:
     for member, value in vars(module).items():
         own = getattr(value, "__module__", None) == module.__name__  # type: ignore[attr-defined]
         if own and inspect.isfunction(value) and not member.startswith("_"):
-            parts += ["", f"**`{name}.{member}{_signature(value)}`**: {inspect.getdoc(value)}"]
+            parts += ["", f"**`{name}.{member}{_signature(value)}`**: {_text(value)}"]
     return parts
 
 
@@ -53,7 +54,13 @@ def _described(thing: object, name: str) -> list[str]:
     lines = []
     if not (inspect.isclass(thing) and issubclass(thing, Exception)):
         lines += ["```python", f"{name}{_signature(thing)}", "```", ""]
-    return [*lines, inspect.getdoc(thing) or ""]
+    return [*lines, _text(thing)]
+
+
+def _text(thing: object) -> str:
+    """A docstring as Markdown: its example is a block of code."""
+    text, found, example = (inspect.getdoc(thing) or "").partition("\nExample:\n")
+    return f"{text}\n```pycon\n{textwrap.dedent(example).strip()}\n```" if found else text
 
 
 def _signature(thing: object) -> str:

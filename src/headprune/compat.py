@@ -26,6 +26,11 @@ def prune_heads(model: nn.Module, heads_to_prune: Mapping[int | str, Iterable[in
     Heads are counted as in the original model, and those that are gone already are passed over, as in v4. Where a layer
     number is ambiguous (encoder-decoders, several towers), name sites: `{"cross.3": [0]}`. `config.pruned_heads` is
     kept up to date where layer numbers are not ambiguous.
+
+    Example:
+        >>> small = hp.prune_heads(model, {0: [1, 2]})
+        >>> small.config.pruned_heads
+        {0: [1, 2]}
     """
     heads = find_heads(model)
     gone = [f"{site.id}:{head}" for site, indices in _asked(heads, heads_to_prune) for head in indices]
@@ -78,6 +83,10 @@ def head_mask(
 
     An encoder-decoder has three, as in v4: `mask` for the encoder, `decoder` (v4's `decoder_head_mask`) and `cross`
     (`cross_attn_head_mask`). Gradients reach the tensors.
+
+    Example:
+        >>> with hp.compat.head_mask(model, torch.tensor([0.0, 1.0, 1.0, 1.0])):
+        ...     logits = model(**batches[0]).logits
     """
     heads = find_heads(model)
     given = {"encoder": mask, "decoder": decoder, "cross": cross}
@@ -122,6 +131,11 @@ def find_pruneable_heads_and_indices(
     """v4's helper: the heads that are still there to be pruned, and the entries of a projection that stay.
 
     `n_heads` is the number of heads that the layer has now, `heads` are counted as in the original model.
+
+    Example:
+        >>> heads, index = hp.compat.find_pruneable_heads_and_indices([1], n_heads=2, head_size=2, already_pruned_heads=set())
+        >>> heads, index.tolist()
+        ({1}, [0, 1])
     """
     gone = set(heads) - already_pruned_heads
     keep = torch.ones(n_heads, head_size, dtype=torch.bool)
@@ -131,7 +145,12 @@ def find_pruneable_heads_and_indices(
 
 
 def prune_linear_layer(layer: nn.Linear, index: Tensor, dim: int = 0) -> nn.Linear:
-    """v4's helper: a linear layer with only the entries `index` of its outputs (dim 0) or inputs (dim 1)."""
+    """v4's helper: a linear layer with only the entries `index` of its outputs (dim 0) or inputs (dim 1).
+
+    Example:
+        >>> hp.compat.prune_linear_layer(torch.nn.Linear(4, 6), torch.tensor([0, 2])).out_features
+        2
+    """
     index = index.to(layer.weight.device)
     weight = layer.weight.detach().index_select(dim, index).clone()
     bias = None if layer.bias is None else layer.bias.detach()[index if dim == 0 else slice(None)].clone()
@@ -139,7 +158,13 @@ def prune_linear_layer(layer: nn.Linear, index: Tensor, dim: int = 0) -> nn.Line
 
 
 def prune_conv1d_layer(layer: nn.Module, index: Tensor, dim: int = 1) -> nn.Module:
-    """v4's helper for GPT-2's Conv1D, whose weight lies the other way: outputs are dim 1, inputs dim 0."""
+    """v4's helper for GPT-2's Conv1D, whose weight lies the other way: outputs are dim 1, inputs dim 0.
+
+    Example:
+        >>> from transformers.pytorch_utils import Conv1D
+        >>> hp.compat.prune_conv1d_layer(Conv1D(6, 4), torch.tensor([0, 2])).nf
+        2
+    """
     from transformers.pytorch_utils import Conv1D
 
     index = index.to(layer.weight.device)  # type: ignore[arg-type]

@@ -37,6 +37,11 @@ def masked(
     `empty_site="skip"` also silences the output bias of a site whose heads are all masked (Budhraja et al.).
     Works under any attention implementation, nested (factors multiply), and with `torch.compile`, at the price of a
     recompilation on entering and leaving. `heads` saves looking for them if you have just done so.
+
+    Example:
+        >>> mask = hp.HeadMask.full(hp.find_heads(model)).without("encoder.0:3")
+        >>> with hp.masked(model, mask):
+        ...     logits = model(**batches[0]).logits
     """
     model = unwrapped(model)
     hooks.join_heads_(model)  # `heads` may have been found on another copy

@@ -54,6 +54,11 @@ def paired_bootstrap(
     with 1000 resamples is what Michel et al. used through compare-mt; drawing n of n is the usual bootstrap, and the
     default. The p-value is twice the share of resamples in which the system that is better overall does not win
     (ties count half), which is the same for either order of the systems.
+
+    Example:
+        >>> found = hp.stats.paired_bootstrap([1, 1, 1, 0, 1, 1], [0, 1, 1, 0, 0, 1])
+        >>> round(found.difference, 3)
+        -0.333
     """
     a, b = _paired(first, second)
     measure = statistic if statistic is not None else lambda rows: float(np.mean(rows))
@@ -72,7 +77,13 @@ def paired_bootstrap(
 
 
 def paired_t_test(first: ArrayLike, second: ArrayLike, *, level: float = 0.95) -> PairedResult:
-    """Student's t on the differences, example by example."""
+    """Student's t on the differences, example by example.
+
+    Example:
+        >>> found = hp.stats.paired_t_test([0.1, 0.4, 0.3], [0.2, 0.6, 0.6])
+        >>> round(found.p_value, 3)
+        0.074
+    """
     a, b = _paired(first, second)
     gaps = b - a
     gap = float(gaps.mean())
@@ -86,7 +97,12 @@ def paired_t_test(first: ArrayLike, second: ArrayLike, *, level: float = 0.95) -
 
 
 def mcnemar(first: ArrayLike, second: ArrayLike) -> PairedResult:
-    """Exact test on correct/incorrect outcomes: only examples on which the two disagree count."""
+    """Exact test on correct/incorrect outcomes: only examples on which the two disagree count.
+
+    Example:
+        >>> hp.stats.mcnemar([1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 1, 0]).p_value
+        0.125
+    """
     a, b = _paired(first, second)
     if not np.isin(np.concatenate([a, b]), (0.0, 1.0)).all():
         raise DataError("McNemar's test needs outcomes of 0 or 1; found other numbers. Use paired_t_test.")
@@ -96,7 +112,13 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> PairedResult:
 
 
 def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
-    """Student's t interval of a mean."""
+    """Student's t interval of a mean.
+
+    Example:
+        >>> found = hp.stats.mean_interval([1.0, 2.0, 3.0])
+        >>> round(found.low, 2), round(found.high, 2)
+        (-0.48, 4.48)
+    """
     array = _array(values)
     mean = float(array.mean())
     if len(array) < 2:
@@ -106,7 +128,13 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
 
 
 def proportion_interval(hits: int, total: int, *, level: float = 0.95) -> Interval:
-    """Wilson's interval of a share."""
+    """Wilson's interval of a share.
+
+    Example:
+        >>> found = hp.stats.proportion_interval(90, 100)
+        >>> round(found.low, 3), round(found.high, 3)
+        (0.826, 0.945)
+    """
     if total < 1:
         return Interval(0.0, 0.0, 1.0, level)
     bounds = scipy_stats.binomtest(hits, total).proportion_ci(level, method="wilson")
@@ -121,7 +149,13 @@ def bootstrap_interval(
     seed: int = 0,
     level: float = 0.95,
 ) -> Interval:
-    """Percentile interval of a statistic of examples."""
+    """Percentile interval of a statistic of examples.
+
+    Example:
+        >>> found = hp.stats.bootstrap_interval([0.0, 1.0, 1.0, 1.0], seed=0)
+        >>> 0.0 <= found.low <= found.high <= 1.0
+        True
+    """
     array = np.asarray(rows)
     measure = statistic if statistic is not None else lambda some: float(np.mean(some))
     generator = np.random.default_rng(seed)
@@ -131,7 +165,12 @@ def bootstrap_interval(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values that hold for all tests at once (family-wise error, Holm 1979)."""
+    """Adjusted p-values that hold for all tests at once (family-wise error, Holm 1979).
+
+    Example:
+        >>> hp.stats.holm([0.01, 0.04])
+        [0.02, 0.04]
+    """
     p = _probabilities(p_values)
     order = np.argsort(p, kind="stable")
     scaled = np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p))))
@@ -141,7 +180,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values that bound the share of false findings (false discovery rate)."""
+    """Adjusted p-values that bound the share of false findings (false discovery rate).
+
+    Example:
+        >>> hp.stats.benjamini_hochberg([0.01, 0.04])
+        [0.02, 0.04]
+    """
     p = _probabilities(p_values)
     return [float(x) for x in scipy_stats.false_discovery_control(p, method="bh")] if len(p) else []
 
@@ -158,7 +202,12 @@ class Correlation:
 
 
 def correlation(first: ArrayLike, second: ArrayLike) -> Correlation:
-    """Pearson's r and Spearman's rho with their p-values."""
+    """Pearson's r and Spearman's rho with their p-values.
+
+    Example:
+        >>> round(hp.stats.correlation([1.0, 2.0, 3.0], [2.0, 4.1, 5.9]).pearson, 3)
+        0.999
+    """
     a, b = _paired(first, second)
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         raise DataError(f"A correlation needs at least 3 pairs that vary on both sides; found {len(a)} pairs.")

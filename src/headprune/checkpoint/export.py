@@ -39,6 +39,11 @@ def export(
     `onnx`: `model.onnx` for onnxruntime and others, one forward pass without a cache, with free batch size and length,
     compared with the model by running it; `int8=True` writes `model.int8.onnx`, too (weights quantised).
     `example` is a batch to check it on, where none can be made.
+
+    Example:
+        >>> mask = hp.HeadMask.full(hp.find_heads(model)).without("encoder.0:1")
+        >>> hp.export(hp.prune_(model, mask), "anywhere", format="standalone").name
+        'anywhere'
     """
     write, target = formats[format], Path(folder)
     if int8:

@@ -70,6 +70,11 @@ def measure(
     Times are taken in interleaved rounds: this model, itself again (the A/A control), and `against` if given, so that
     a noisy machine disturbs all alike. A speed-up smaller than the control's spread means nothing. `repeats=0` takes
     no times.
+
+    Example:
+        >>> whole = hp.measure(model, batch=2, length=16, repeats=0)
+        >>> whole.parameters.total == sum(p.numel() for p in model.parameters())
+        True
     """
     model = unwrapped(model)
     heads = find_heads(model, example)

@@ -42,6 +42,10 @@ def attach_gates(
     In training mode every forward pass of the model draws one sample per gate; in evaluation mode gates have their
     final value, by `rule` ("paper" or "clip"). On several processes noise differs by rank unless `sync_noise`.
     The gates are a submodule, `headprune_gates`; the model saves and loads with them (`gates_of` finds them again).
+
+    Example:
+        >>> gates = hp.attach_gates(model, hp.HardConcrete)
+        >>> loss = model(**batches[0]).loss + 0.02 * gates.penalty()  # train it; gates.remove_() prunes what closed
     """
     model = unwrapped(model)
     if is_gated(model):
@@ -66,7 +70,13 @@ def attach_gates(
 
 
 def gates_of(model: nn.Module) -> Gates:
-    """The gates of a model that has them, for example after loading it."""
+    """The gates of a model that has them, for example after loading it.
+
+    Example:
+        >>> gates = hp.attach_gates(model, "binary-concrete")
+        >>> hp.gates_of(model) is gates
+        True
+    """
     found = next((part for part in unwrapped(model).modules() if isinstance(part, Gates)), None)
     if found is None:
         raise GateError("The model has no gates. Put them on with attach_gates(model).")

@@ -175,7 +175,13 @@ def choose_trainable_(model: nn.Module, which: str | Sequence[str] = "all") -> i
     """Let only some weights train, and say how many: "all", "gates" (only these), "encoder" (with its embeddings, the
     decoder frozen: Voita et al. 6.2), or patterns of parameter names. Gates always train, unless they are frozen.
 
-    A table of vectors that encoder and decoder share is the decoder's too, and stays frozen with "encoder"."""
+    A table of vectors that encoder and decoder share is the decoder's too, and stays frozen with "encoder".
+
+    Example:
+        >>> gates = hp.attach_gates(model)
+        >>> hp.choose_trainable_(model, "gates")  # a number for each of eight heads
+        8
+    """
     patterns = PRESETS[which] if isinstance(which, str) and which in PRESETS else which
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     gates = gates_of(model)

@@ -42,6 +42,10 @@ def pattern(
 
     `scores` decide which heads stay where only a number is given (`worst=True` keeps the lowest instead, as in the
     right half of Budhraja et al.'s Table 2); without scores the choice is random by `seed`.
+
+    Example:
+        >>> hp.pattern(hp.find_heads(model), "42", seed=0).to_dict()["encoder.0"]  # four heads below, two above
+        [0, 1, 2, 3]
     """
     source = _Source(text)
     order = _Order(heads, scores, worst, seed)

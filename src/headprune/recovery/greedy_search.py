@@ -65,6 +65,11 @@ def search(
 
     `data` are batches with labels (see `score`), `prune`, `keep`, `unit` and `at_least` as in `select`.
     Cost: a scoring a round and a repair between rounds; for swaps a repair and a pass over the data each, and one more.
+
+    Example:
+        >>> mask = hp.search(model, batches, prune=0.5)
+        >>> len(mask)
+        4
     """
     if not isinstance(way, SearchConfig):
         raise MaskError(f"way is {way!r}; expected a Way (from headprune.recovery import Way), or none for the best.")

@@ -82,6 +82,12 @@ def recover_(
 
     Cost: about one forward pass over the data (see `Walk`). Memory: the data, at most 4 GiB of passes that wait at the
     site at hand, a copy of the output projections until it is done, and one matrix of (heads * width)² numbers.
+
+    Example:
+        >>> mask = hp.select(hp.score(model, batches), prune=0.5)
+        >>> small = hp.prune_(hp.recover_(model, mask, batches), mask)
+        >>> len(hp.find_heads(small))
+        4
     """
     model = unwrapped(model)
     neurons = isinstance(mask, HeadMask) and mask.has_neurons

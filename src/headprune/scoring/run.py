@@ -41,6 +41,11 @@ def score(
     function `(outputs, batch) -> (batch,)`. With `mask`, the model is scored with only these heads on. `name` says
     what the data is, for the record. Further options are the method's own. Scores of parts of the data add up:
     `score(model, first) + score(model, second)`.
+
+    Example:
+        >>> scores = hp.score(model, batches, method="sensitivity", name="dev")
+        >>> len(scores.scores["encoder.0"])
+        4
     """
     model = unwrapped(model)
     scorer = scorers[method]

@@ -41,6 +41,11 @@ def find_heads(model: nn.Module, example: Mapping[str, Any] | None = None, *, ne
     once, so that everything reported has been seen to work; what was not understood is in `heads.skipped`.
 
     Cost: one forward pass on a small batch and one tiny backward pass per head. The result is remembered.
+
+    Example:
+        >>> heads = hp.find_heads(model)
+        >>> len(heads), [site.id for site in heads]
+        (8, ['encoder.0', 'encoder.1'])
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedModelError(f"Found {type(model).__name__}; expected a model (torch.nn.Module) in memory.")

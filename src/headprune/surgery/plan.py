@@ -82,6 +82,12 @@ def plan(
     """What `prune_` with the same arguments would remove: heads, parameters, MACs (on `example`).
 
     The cut is made, counted and undone, so what is reported is what would be.
+
+    Example:
+        >>> mask = hp.HeadMask.random(hp.find_heads(model), keep=0.5, seed=0)
+        >>> planned = hp.plan(model, mask)
+        >>> planned.to_dict()["heads"]
+        [8, 4]
     """
     model = unwrapped(model)
     inputs = example if example is not None else example_inputs(model)

@@ -55,6 +55,13 @@ def prune_(
     model back if they differ by more than rounding. `about` (`{"by": …, "on": …}`) goes into the model card.
 
     Cost: one small forward pass, one tiny backward pass per head, and one run of each block that changes.
+
+    Example:
+        >>> mask = hp.HeadMask.from_dict(hp.find_heads(model), {"encoder.0": [0, 2], "encoder.1": []})
+        >>> small = hp.prune_(model, mask)
+        >>> len(hp.find_heads(small))
+        2
+        >>> small.save_pretrained("small")
     """
     perform(model, mask, gqa=gqa, empty_site=empty_site, verify=verify, example=example, about=about)
     return model

@@ -107,7 +107,13 @@ def find_functions(
     heads: HeadMap | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Findings:
-    """Look at every self-attention head on sentences with trees. Cost: one forward pass with eager attention."""
+    """Look at every self-attention head on sentences with trees. Cost: one forward pass with eager attention.
+
+    Example:
+        >>> from headprune.lab.analysis.functions import Sentence
+        >>> tree = Sentence(words=("heads", "look", "back"), heads=(1, None, 1), relations=("nsubj", "root", "advmod"))
+        >>> findings = hp.find_functions(model, [tree], tokenizer)
+    """
     model, limits = unwrapped(model), thresholds or Thresholds()
     check_splits_words(tokenizer)
     ready = list(encoded(sentences, tokenizer, max_length))
