@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 import headprune as hp
+from headprune.checkpoint.exports import export_format, exports
 from headprune.cli.app import app
 from headprune.equality import difference
 from headprune.structure.example import example_inputs
@@ -238,3 +239,29 @@ def test_the_card_of_a_plain_export_says_that_it_is_one(tmp_path):
     assert "size error" not in text
     assert "Removed attention heads" in text
     assert "Mine." in text
+
+
+def test_a_format_of_ones_own_is_one_function(tmp_path, monkeypatch):
+    """Registered by name: its card, its options, a hint for names that are nearly right; nothing half written."""
+    monkeypatch.setattr(exports, "_items", dict(exports._items))
+
+    @export_format("numbers", loading="Read numbers.json.", weights="*.json")
+    def save_numbers(model, folder, example, *, digits=3):
+        (folder / "numbers.json").write_text(json.dumps([round(p.mean().item(), digits) for p in model.parameters()]))
+        if digits < 0:
+            raise OSError("no room left")
+
+    model = tiny_model("bert")
+    hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("encoder.0:1"))
+    folder = hp.export(model, tmp_path / "out", format="numbers", digits=2)
+    assert json.loads((folder / "numbers.json").read_text())
+    assert "Read numbers.json." in (folder / "README.md").read_text()
+    with pytest.raises(hp.HeadpruneError, match="Did you mean 'numbers'"):
+        hp.export(model, tmp_path / "out", format="number")
+    with pytest.raises(hp.HeadpruneError, match="digits is for the format numbers; plain"):
+        hp.export(model, tmp_path / "out", format="plain", digits=2)
+    with pytest.raises(hp.HeadpruneError, match="No format has an option called 'colour'"):
+        hp.export(model, tmp_path / "out", format="numbers", colour="blue")
+    with pytest.raises(OSError, match="no room"):
+        hp.export(model, tmp_path / "other", format="numbers", digits=-1)
+    assert not (tmp_path / "other").exists()

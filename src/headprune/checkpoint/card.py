@@ -11,31 +11,24 @@ from headprune.errors import FileFormatError
 from headprune.heads.ids import NEURONS, SiteName
 
 BEGIN, END = "<!-- headprune: begin -->", "<!-- headprune: end -->"
-
-
-def model_card(entry: dict[str, Any], before: str = "", *, loading: str = "headprune") -> str:
-    """The card `before` with our section put in, or replaced if it is there already; `loading` is what it takes."""
-    section = f"{BEGIN}\n{_section(entry, LOADING[loading])}\n{END}"
-    if BEGIN in before and END in before:
-        return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: section, before, count=1, flags=re.DOTALL)
-    if before.strip():
-        return f"{before.rstrip()}\n\n{section}\n"
-    return f"---\nlibrary_name: transformers\ntags:\n- headprune\n---\n\n# Pruned model\n\n{section}\n"
-
-
-LOADING = {
-    "headprune": """Load it with the ordinary call, after importing headprune (without it, loading stops with an error):
+LOADING = """Load it with the ordinary call, after importing headprune (without it, loading stops with an error):
 
 ```python
 import headprune
 from transformers import AutoModel
 
 model = AutoModel.from_pretrained("path/to/this/folder")
-```""",
-    "plain": "This is an ordinary checkpoint: nothing of headprune is needed to load it.",
-    "standalone": "The code to load it is in the folder: from_pretrained(..., trust_remote_code=True) is all it takes.",
-    "onnx": "model.onnx is the model for onnxruntime and other runtimes: one forward pass, of any batch and length.",
-}
+```"""
+
+
+def model_card(entry: dict[str, Any], before: str = "", *, loading: str = LOADING) -> str:
+    """The card `before` with our section put in, or replaced if it is there already; `loading` is what it takes."""
+    section = f"{BEGIN}\n{_section(entry, loading)}\n{END}"
+    if BEGIN in before and END in before:
+        return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: section, before, count=1, flags=re.DOTALL)
+    if before.strip():
+        return f"{before.rstrip()}\n\n{section}\n"
+    return f"---\nlibrary_name: transformers\ntags:\n- headprune\n---\n\n# Pruned model\n\n{section}\n"
 
 
 def _section(entry: dict[str, Any], loading: str) -> str:

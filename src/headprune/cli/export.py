@@ -32,14 +32,14 @@ def export(
     check_writable(out, None if kind == "onnx" else model)  # an ONNX file may lie beside the weights
     from headprune.checkpoint.companions import copy_companions, kept_card
     from headprune.checkpoint.export import export as export_model
-    from headprune.checkpoint.export import formats
+    from headprune.checkpoint.exports import exports
 
-    formats[kind]  # an unknown one is told before a model is loaded
+    weights = exports[kind].weights  # an unknown one is told before a model is loaded
     loaded = load_model(model, device, trust_remote_code=trust_remote_code)
     with kept_card(Path(model), out):
         export_model(loaded, out, kind, int8=int8)
     copy_companions(Path(model), out)
-    size = sum(path.stat().st_size for path in out.glob("*.onnx*" if kind == "onnx" else "*.safetensors"))
+    size = sum(path.stat().st_size for path in out.glob(weights))
     if json:
         typer.echo(json_module.dumps({"format": kind, "bytes": size, "out": str(out)}, indent=1))
         return

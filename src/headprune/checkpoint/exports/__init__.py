@@ -1,1 +1,13 @@
-"""Pruned models for places where headprune is not installed, one file a format."""
+"""Pruned models for places where headprune is not installed. One file a format; a file put here is found by itself."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from headprune.checkpoint.exports.registry import Format, export_format, exports
+
+__all__ = ["Format", "export_format", "exports"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

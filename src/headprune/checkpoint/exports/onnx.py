@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headprune.checkpoint.exports.registry import export_format
 from headprune.checkpoint.save import ONNX, ONNX_INT8
 from headprune.equality import difference
 from headprune.errors import ExampleError, MissingExtraError, UnsupportedModelError, VerificationError
@@ -25,6 +26,11 @@ from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 LARGEST_GAP = 1e-4  # between the runtime's answer and PyTorch's
 
 
+@export_format(
+    "onnx",
+    loading="model.onnx is the model for onnxruntime and other runtimes: one forward pass, of any batch and length.",
+    weights="*.onnx*",
+)
 def save_onnx(model: nn.Module, folder: Path, example: Mapping[str, Any] | None, *, int8: bool = False) -> None:
     """Write `model.onnx` (and `model.int8.onnx`) with free batch size and length, and the config.
 

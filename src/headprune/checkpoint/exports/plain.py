@@ -11,12 +11,14 @@ import contextlib
 import copy
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from headprune.checkpoint import config_entry
+from headprune.checkpoint.exports.registry import export_format
 from headprune.checkpoint.exports.standalone import MODULE
 from headprune.checkpoint.v4_config import V4_ENTRY
 from headprune.equality import difference
@@ -34,6 +36,13 @@ WIDTHS = ("head_dim", "d_kv")
 NEURON_COUNTS = ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "hidden_dim")
 OTHERWISE = "Otherwise save it with save_pretrained, and load it where headprune is installed."
 SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
+
+
+@export_format("plain", loading="This is an ordinary checkpoint: nothing of headprune is needed to load it.")
+def save_plain(model: nn.Module, folder: Path, example: Mapping[str, Any] | None) -> None:
+    """Save what `as_plain` makes into a folder that is there."""
+    made: Any = as_plain(model, example)
+    made.save_pretrained(folder)
 
 
 def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.Module:

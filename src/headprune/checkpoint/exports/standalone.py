@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.checkpoint.exports.source_bundle import bundle
+from headprune.checkpoint.exports.registry import export_format
+from headprune.checkpoint.source_bundle import bundle
 from headprune.errors import UnsupportedModelError
 from headprune.files import write_text
 from headprune.structure.find import unwrapped
@@ -38,7 +40,11 @@ class {name}(Whole):
 '''
 
 
-def save_standalone(model: nn.Module, folder: Path) -> None:
+@export_format(
+    "standalone",
+    loading="The code to load it is in the folder: from_pretrained(..., trust_remote_code=True) is all it takes.",
+)
+def save_standalone(model: nn.Module, folder: Path, example: Mapping[str, Any] | None) -> None:
     """Save the pruned model with its modelling file into a folder that is there."""
     model = unwrapped(model)
     refuse_unfit_models(model)
