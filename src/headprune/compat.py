@@ -133,7 +133,7 @@ def find_pruneable_heads_and_indices(
     `n_heads` is the number of heads that the layer has now, `heads` are counted as in the original model.
 
     Example:
-        >>> heads, index = hp.compat.find_pruneable_heads_and_indices([1], n_heads=2, head_size=2, already_pruned_heads=set())
+        >>> heads, index = hp.compat.find_pruneable_heads_and_indices([1], 2, head_size=2, already_pruned_heads=set())
         >>> heads, index.tolist()
         ({1}, [0, 1])
     """
