@@ -388,3 +388,13 @@ def test_losses_of_every_position_are_told():
         torch.testing.assert_close(found.losses, expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(found.loss, expected.sum() / 50)
         assert (found.logits is None) == bool(cutoffs)
+
+
+def test_the_room_of_the_models_exports_them_by_name():
+    """As `hp` does, without naming the files they are in."""
+    from headprune.lab import models
+
+    assert models.AllAttentionForCausalLM is hp.AllAttentionForCausalLM
+    assert all(getattr(models, name).__name__ == name for name in models.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Reformer'"):
+        models.Reformer  # noqa: B018
