@@ -1,0 +1,172 @@
+"""Typed values to and from plain JSON: a file is read into a dataclass, or the first field that does not fit is told."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from headprune.errors import FileFormatError
+
+T = TypeVar("T")
+_Reader = Callable[[Any], Any]
+_NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}  # as texts: JSON has no words for them
+
+
+class FieldError(FileFormatError):
+    """A field that is not what was expected: where it is (`dev.score`), what was found, what was expected."""
+
+    def __init__(self, field: str, found: str, expected: str) -> None:
+        super().__init__(f"{field or 'the whole'} is {found}; expected {expected}.")
+        self.field, self.found, self.expected = field, found, expected
+
+
+def to_plain(value: object) -> Any:
+    """Dataclasses as tables by field, tuples as lists, paths as texts."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): to_plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def from_plain(kind: type[T], value: object) -> T:
+    """What `to_plain` gave, as the type it was: a FieldError names the first field that is of another. Fields that the
+    type does not have are left out; those with a default may be missing."""
+    reader: _Reader = _reader(cast(Any, kind))
+    return cast(T, reader(value))
+
+
+@functools.cache
+def _reader(kind: Any) -> _Reader:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is not None and hasattr(kind, "__metadata__"):
+        return _reader(inner[0])
+    if origin in (Union, types.UnionType):
+        return _optional(inner)
+    if origin is Literal:
+        return _checked(lambda value: value in inner, " or ".join(map(repr, inner)))
+    if origin in (list, tuple, Sequence):
+        return _sequence(origin, inner)
+    if origin in (dict, Mapping):
+        return _table(inner[1])
+    if is_dataclass(kind):
+        return _record(kind)
+    return _PLAIN[kind]
+
+
+def _checked(fits: Callable[[Any], bool], expected: str, made: _Reader = lambda value: value) -> _Reader:
+    def read(value: Any) -> Any:
+        if not fits(value):
+            raise FieldError("", repr(value)[:80], expected)
+        return made(value)
+
+    return read
+
+
+_PLAIN: dict[Any, _Reader] = {
+    Any: lambda value: value,
+    object: lambda value: value,
+    str: _checked(lambda value: type(value) is str, "a text"),
+    int: _checked(lambda value: type(value) is int, "a whole number"),
+    bool: _checked(lambda value: type(value) is bool, "true or false"),
+    float: _checked(
+        lambda value: type(value) in (float, int) or (type(value) is str and value in _NOT_FINITE),
+        "a number",
+        lambda value: _NOT_FINITE[value] if type(value) is str else float(value),
+    ),
+    Path: _checked(lambda value: type(value) is str, "a path", Path),
+}
+
+
+def _optional(kinds: tuple[Any, ...]) -> _Reader:
+    readers = [_reader(kind) for kind in kinds if kind is not type(None)]
+    nothing = type(None) in kinds
+
+    def read(value: Any) -> Any:
+        if value is None and nothing:
+            return None
+        for reader in readers[:-1]:
+            try:
+                return reader(value)
+            except FieldError:
+                continue
+        return readers[-1](value)
+
+    return read
+
+
+def _sequence(origin: Any, inner: tuple[Any, ...]) -> _Reader:
+    made = list if origin is list else tuple
+    alike = origin is not tuple or (len(inner) == 2 and inner[1] is Ellipsis)
+    readers = [_reader(kind) for kind in inner if kind is not Ellipsis]
+    quick: set[type] = {inner[0]} if alike and inner[0] in (int, float, str) else set()
+
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            raise FieldError("", repr(value)[:80], "a list")
+        if set(map(type, value)) <= quick:
+            return made(value)
+        if not alike and len(value) != len(readers):
+            raise FieldError("", f"a list of {len(value)}", f"one of {len(readers)}")
+        found = []
+        for place, one in enumerate(value):
+            try:
+                found.append(readers[0 if alike else place](one))
+            except FieldError as error:
+                raise _inside(str(place), error) from None
+        return made(found)
+
+    return read
+
+
+def _table(inner: Any) -> _Reader:
+    reader = _reader(inner)
+
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise FieldError("", repr(value)[:80], "a table")
+        found = {}
+        for name, one in value.items():
+            try:
+                found[name] = reader(one)
+            except FieldError as error:
+                raise _inside(name, error) from None
+        return found
+
+    return read
+
+
+def _record(kind: Any) -> _Reader:
+    hints = get_type_hints(kind)
+    parts = [
+        (field.name, _reader(hints[field.name]), field.default is MISSING and field.default_factory is MISSING)
+        for field in fields(kind)
+        if field.init
+    ]
+
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise FieldError("", repr(value)[:80], "a table")
+        given = {}
+        for name, reader, needed in parts:
+            if name not in value:
+                if needed:
+                    raise FieldError(name, "missing", "it to be there")
+                continue
+            try:
+                given[name] = reader(value[name])
+            except FieldError as error:
+                raise _inside(name, error) from None
+        return kind(**given)
+
+    return read
+
+
+def _inside(name: str, error: FieldError) -> FieldError:
+    return FieldError(f"{name[:80]}.{error.field}" if error.field else name[:80], error.found, error.expected)
