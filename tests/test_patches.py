@@ -19,6 +19,9 @@ from tests.families.tiny import tiny_model
 MODEL = "transformers.modeling_utils:PreTrainedModel"
 # Methods that our trainers override, with the parameters that they hand on or leave alone.
 OVERRIDDEN = {
+    "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],  # private: a memory goes with its weights
+    "_save_checkpoint": ["self", "model", "trial"],  # private: it is written before the file that says all is there
+    "train": ["self", "resume_from_checkpoint"],
     "get_batch_samples": ["self", "epoch_iterator", "num_batches", "device"],
     "get_train_dataloader": ["self"],
     "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],

@@ -9,8 +9,9 @@ import torch
 
 import headprune as hp
 from headprune.errors import GateError
-from headprune.gates.distributions import EPS, make_gate
-from headprune.gates.topk import soft_top_k
+from headprune.gates.distributions import make_gate
+from headprune.gates.distributions.exact_k import soft_top_k
+from headprune.gates.distributions.gate import EPS
 
 
 def with_alpha(gate, *values):

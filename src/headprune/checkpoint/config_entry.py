@@ -1,17 +1,21 @@
-"""What a pruned model remembers about its heads: the entry `headprune` of its config."""
+"""What a model's config says about its heads (the entry `headprune`) and its gates (`headprune_gates`)."""
 
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from headprune.errors import CheckpointError, HeadpruneError
-from headprune.heads import HeadMap, HeadMask
+from headprune.files import loads
+from headprune.heads import HeadMap, HeadMask, Site
 
 ENTRY = "headprune"
 VERSION = 1
+GATES_ENTRY = "headprune_gates"  # in the config, and the name of the submodule
+GATES_VERSION = 1
 
 
 def read(model_or_config: Any) -> dict[str, Any] | None:
@@ -34,6 +38,14 @@ def read(model_or_config: Any) -> dict[str, Any] | None:
     return entry
 
 
+def stored_entry(folder: Path, name: str) -> dict[str, Any] | None:
+    """An entry of the config in a folder; a file that cannot be understood is an OSError or a ValueError."""
+    entry: object = loads((folder / "config.json").read_text(encoding="utf-8")).get(name)
+    if not isinstance(entry, dict | None):
+        raise ValueError(f"'{name}' is {type(entry).__name__}")
+    return entry
+
+
 def recorded_heads(entry: dict[str, Any]) -> HeadMap:
     try:
         return HeadMap.from_dict(entry["heads"])
@@ -49,6 +61,12 @@ def base_prefix(model: nn.Module) -> str:
 
 def stored_path(model: nn.Module, path: str) -> str:
     return path.removeprefix(base_prefix(model))
+
+
+def site_entry(model: nn.Module, site: Site) -> dict[str, Any]:
+    """A site for the config, with paths as the base model sees them."""
+    entry = HeadMap((site,)).to_dict()["sites"][0]
+    return {**entry, "path": stored_path(model, site.path), "output": stored_path(model, site.output)}
 
 
 def find_module(model: nn.Module, stored: str) -> tuple[str, nn.Module] | None:

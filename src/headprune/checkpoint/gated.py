@@ -12,10 +12,11 @@ from typing import Any, get_args
 from torch import nn
 
 from headprune.checkpoint import config_entry
+from headprune.checkpoint.config_entry import GATES_ENTRY, GATES_VERSION
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.gates.distributions import Rule, make_gate
 from headprune.gates.model_gates import GatedSite, Gates
-from headprune.gates.placement import GATES_ENTRY, VERSION, put_on, unhook
+from headprune.gates.placement import unhook
 from headprune.heads import HeadMap
 from headprune.hooks import join_heads_
 
@@ -70,7 +71,7 @@ def _attach_from(model: nn.Module, entry: Any) -> None:
         gates = None
     if gates is None:
         gates = _made(places, entry)
-        put_on(model, gates, outputs)
+        gates.put_on(model, outputs)
     gates._owner = (model,)
     # A model that is loaded in half precision keeps its gates in full: see Gates._apply.
     strict = getattr(model, "_keep_in_fp32_modules_strict", None) or set()
@@ -80,9 +81,10 @@ def _attach_from(model: nn.Module, entry: Any) -> None:
 
 def _places(entry: Any) -> list[GatedSite]:
     try:
-        if entry["version"] != VERSION:
+        if entry["version"] != GATES_VERSION:
             raise CheckpointError(
-                f"The config's '{GATES_ENTRY}' entry has version {entry['version']!r}; this headprune reads {VERSION}."
+                f"The config's '{GATES_ENTRY}' entry has version {entry['version']!r}; this headprune reads version "
+                f"{GATES_VERSION}."
             )
         sites = HeadMap.from_dict({"sites": [_site(item) for item in entry["sites"]]}).sites
         if not sites:

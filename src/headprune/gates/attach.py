@@ -10,7 +10,6 @@ from torch import nn
 from headprune.errors import GateError
 from headprune.gates.distributions import ExactK, Gate, Rule, gates, make_gate
 from headprune.gates.model_gates import GatedSite, Gates
-from headprune.gates.placement import put_on
 from headprune.heads import HeadMap, Site, canonical_component
 from headprune.hooks import is_gated
 from headprune.structure.find import find_heads, remember, unwrapped
@@ -63,8 +62,8 @@ def attach_gates(
     attached = Gates(places, made, rule=rule, seed=seed, sync_noise=sync_noise)
     weight = next(model.parameters())
     attached.to(weight.device)
-    put_on(model, attached, {place.site.id: place.site.output for place in places})
-    attached._note()
+    attached.put_on(model, {place.site.id: place.site.output for place in places})
+    attached.note()
     remember(model, heads)
     return attached
 

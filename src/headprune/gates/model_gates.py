@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from headprune.checkpoint import config_entry
+from headprune.checkpoint.config_entry import GATES_ENTRY, GATES_VERSION
 from headprune.errors import GateError
 from headprune.gates.distributions import ExactK, Gate, Rule
-from headprune.gates.placement import GATES_ENTRY, VERSION, fold, put_on, site_entry, take_off
+from headprune.gates.placement import fold, take_off
 from headprune.heads import HeadId, HeadMask, Site, canonical_component
+from headprune.hooks import gate_projections_
 from headprune.structure.find import find_heads
 from headprune.structure.projections import why_not_sliceable
 from headprune.surgery.prune import prune_
@@ -193,7 +195,7 @@ class Gates(nn.Module):
         for parameter in self.parameters():
             parameter.requires_grad_(False)
             parameter.grad = None  # or momentum would move it once more
-        self._note()
+        self.note()
         return self
 
     def remove_(
@@ -236,8 +238,8 @@ class Gates(nn.Module):
                 output.weight.data.copy_(weights[site])  # type: ignore[operator]
             self.load_state_dict(before[0])
             self._set_joint_keep(before[1])
-            put_on(model, self, {site: place.site.output for site, place in self.places.items()})
-            self._note()
+            self.put_on(model, {site: place.site.output for site, place in self.places.items()})
+            self.note()
             raise
         self._owner = ()
         return model
@@ -247,6 +249,33 @@ class Gates(nn.Module):
         if not self._owner:
             raise GateError("These gates are not attached to a model.")
         return self._owner[0]
+
+    # Putting them on a model.
+
+    def put_on(self, model: nn.Module, outputs: Mapping[str, str]) -> None:
+        """Become a submodule of the base model, where every class of the model finds it, and hook in there: `outputs`
+        are the output projections of the sites."""
+        prefix = config_entry.base_prefix(model)
+        base = model.get_submodule(prefix[:-1])
+        base.add_module(GATES_ENTRY, self)
+        self._owner = (model,)
+        self.train(model.training)
+        gate_projections_(base, self, {site: path.removeprefix(prefix) for site, path in outputs.items()})
+
+    def note(self) -> None:
+        """What a checkpoint says about the gates."""
+        config = getattr(self.model, "config", None)
+        if config is None:
+            return
+        first = next(iter(self.by_site.values()))
+        assert isinstance(first, Gate), "by_site holds gates"
+        sites = [
+            {**config_entry.site_entry(self.model, place.site), "gate_of_head": list(place.gate_of_head)}
+            for place in self.places.values()
+        ]
+        entry = {"version": GATES_VERSION, "kind": first.kind, "options": first.options(), "rule": self.rule,
+                 "seed": self.seed, "sync_noise": self.sync_noise, "frozen": self.frozen, "sites": sites}  # fmt: skip
+        config_entry.write(self.model, entry, GATES_ENTRY)
 
     # Inside.
 
@@ -325,21 +354,6 @@ class Gates(nn.Module):
         return int(
             np.random.SeedSequence([self.seed, rank, self.step, self._draws]).generate_state(1, np.uint64)[0] >> 1
         )
-
-    def _note(self) -> None:
-        """What a checkpoint says about the gates."""
-        config = getattr(self.model, "config", None)
-        if config is None:
-            return
-        first = next(iter(self.by_site.values()))
-        assert isinstance(first, Gate), "by_site holds gates"
-        sites = [
-            {**site_entry(self.model, place.site), "gate_of_head": list(place.gate_of_head)}
-            for place in self.places.values()
-        ]
-        entry = {"version": VERSION, "kind": first.kind, "options": first.options(), "rule": self.rule,
-                 "seed": self.seed, "sync_noise": self.sync_noise, "frozen": self.frozen, "sites": sites}  # fmt: skip
-        config_entry.write(self.model, entry, GATES_ENTRY)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Gates:
         """Gates stay in float32 when the model is cast: in bf16, a step of 0.01 from 2.0 would be no step."""

@@ -1,37 +1,14 @@
-"""Putting gates on a model and taking them off: the submodule, the hooks, the entry in the config, the weights."""
+"""Taking gates off a model: the hooks, the submodule, the entry in the config; their values go into the weights."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headprune.checkpoint import config_entry
-from headprune.heads import HeadMap, Site
-from headprune.hooks import gate_projections_, ungate_projections_
+from headprune.checkpoint.config_entry import GATES_ENTRY
+from headprune.hooks import ungate_projections_
 from headprune.structure.projections import layout
-
-GATES_ENTRY = "headprune_gates"  # in the config, and the name of the submodule
-VERSION = 1
-
-
-def put_on(model: nn.Module, attached: Any, outputs: Mapping[str, str]) -> None:
-    """Make the gates a submodule of the base model, where every class of the model finds them, and hook them in."""
-    prefix = config_entry.base_prefix(model)
-    base = model.get_submodule(prefix[:-1])
-    base.add_module(GATES_ENTRY, attached)
-    attached._owner = (model,)
-    attached.train(model.training)
-    gate_projections_(base, attached, {site: path.removeprefix(prefix) for site, path in outputs.items()})
-
-
-def site_entry(model: nn.Module, site: Site) -> dict[str, Any]:
-    """A site for the config, with paths as the base model sees them."""
-    entry = HeadMap((site,)).to_dict()["sites"][0]
-    paths = {name: config_entry.stored_path(model, getattr(site, name)) for name in ("path", "output")}
-    return {**entry, **paths}
 
 
 def unhook(model: nn.Module) -> None:

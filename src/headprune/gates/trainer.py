@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
 
+from headprune.checkpoint.config_entry import GATES_ENTRY, stored_entry
 from headprune.errors import GateError, TrainingError
-from headprune.files import loads, note_step, noted_steps
+from headprune.files import note_step, noted_steps
 from headprune.gates.attach import gates_of
 from headprune.gates.model_gates import Gates
 from headprune.gates.objective import Objective
-from headprune.gates.placement import GATES_ENTRY
 
 TRAJECTORY = "trajectory.jsonl"
 PRESETS = {"all": ("*",), "gates": (), "encoder": ("*encoder*", "*embed*", "*shared*")}
@@ -115,24 +116,28 @@ class GateMixin:
             optimizer.add_param_group({"params": trained, "lr": self.gate_lr, "weight_decay": 0.0, "gates": True})
         return optimizer
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> Any:
-        """Weights of other gates would be left out without a word."""
-        trainer: Any = self
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As ever; a run is not resumed with other gates, whose weights would be left out without a word."""
+        folder = resume_from_checkpoint
+        if folder is True:
+            trainer: Any = self
+            folder = get_last_checkpoint(trainer.args.output_dir)
+        if isinstance(folder, str | Path):
+            self._check_gates_of(Path(folder))
+        return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+
+    def _check_gates_of(self, folder: Path) -> None:
         try:
-            text = (Path(resume_from_checkpoint) / "config.json").read_text(encoding="utf-8")
-            stored = loads(text).get(GATES_ENTRY)
-            if not isinstance(stored, dict | None):
-                raise ValueError(f"'{GATES_ENTRY}' is {type(stored).__name__}")
+            stored = stored_entry(folder, GATES_ENTRY)
         except (OSError, ValueError, AttributeError) as error:
-            raise GateError(f"The checkpoint '{resume_from_checkpoint}' has no readable config: {error}.") from error
-        mine = json.loads(json.dumps(getattr(trainer.model.config, GATES_ENTRY)))
+            raise GateError(f"The checkpoint '{folder}' has no readable config: {error}.") from error
+        mine = json.loads(json.dumps(getattr(self.gates.model.config, GATES_ENTRY)))
         if stored is None or any(stored.get(name) != mine[name] for name in ("kind", "options", "sites")):
             found = "no gates" if stored is None else f"other gates ({stored.get('kind')})"
             raise GateError(
-                f"The checkpoint '{resume_from_checkpoint}' has {found} than this model has. Resume with the gates it "
-                "was trained with, or start in another folder."
+                f"The checkpoint '{folder}' has {found} than this model has. Resume with the gates it was trained "
+                "with, or start in another folder."
             )
-        return super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if self._task_losses and "loss" in logs:
