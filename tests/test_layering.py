@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent / "src" / "headprune"
 LAYERS = [
     "errors",
     "registry",
+    "types",
     "typed_json",
     "jobs.options",
     "files",

@@ -1,4 +1,4 @@
-"""Typed values to and from plain JSON: a file is read into a dataclass, or the first field that does not fit is told."""
+"""Typed values to and from JSON: a file is read into a dataclass, or the first field that does not fit is told."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def _trained(
     finetune(loaded, data.processor, data.task, examples, folder / "checkpoints", recipe, gating=gating, quiet=quiet)
     attached = gates_of(loaded)
     gated = evaluate(loaded, dev, data.task)
-    result = {
+    result: dict[str, Any] = {
         **asked, **data.task.settings(), "train_examples": len(examples), "left_out": examples.left_out,
         "learning_rate": recipe.learning_rate, "objective": objective.to_dict(), "before": described(before),
         "gated": described(gated), "decided": attached.share_decided(), "open": attached.open_heads(),

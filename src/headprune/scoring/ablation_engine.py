@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from headprune.heads import HeadId, HeadMask, Site
 from headprune.masking import masked
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.forward_cache import KeptEncoder, NothingKept, Replays, Reuse
+
+if TYPE_CHECKING:
+    from headprune.types import Batch
 
 Outcome = Callable[[Any, Mapping[str, Any]], Tensor]  # model output and batch -> one row per example
 
@@ -94,7 +97,7 @@ def ablate(
     return found
 
 
-def _begin(job: ScoringContext, batch: Mapping[str, Any], sites: list[Site], reuse: bool) -> Reuse:
+def _begin(job: ScoringContext, batch: Batch, sites: list[Site], reuse: bool) -> Reuse:
     if not reuse:
         return NothingKept(job, batch)
     return KeptEncoder(job, batch, sites) if job.searches else Replays(job, batch, sites)
@@ -115,7 +118,7 @@ def _unpacked(kept: Mapping[str, Any]) -> tuple[Tensor, dict[HeadId, Tensor], fl
 
 def _is_valid(
     job: ScoringContext,
-    batch: Mapping[str, Any],
+    batch: Batch,
     run: Reuse,
     outcome: Outcome,
     changes: Callable[[Site, int], HeadMask],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadScores
 from headprune.scoring.losses import ExampleLoss
 from headprune.structure.modes import eval_mode
+
+if TYPE_CHECKING:
+    from headprune.types import Batch
 
 ROW = "row"  # which example is in which row of a batch
 
@@ -24,17 +27,17 @@ class ScoringContext:
 
     model: nn.Module
     heads: HeadMap
-    batches: Iterable[Mapping[str, Any]]
+    batches: Iterable[Batch]
     loss: ExampleLoss
     seed: int = 0
     run: Callable[[nn.Module, Mapping[str, Any]], Any] = lambda model, inputs: model(**inputs)
     searches: bool = False  # whether `run` takes many forward passes (beam search)
 
-    def whole(self, batch: Mapping[str, Any]) -> Any:
+    def whole(self, batch: Batch) -> Any:
         """What the task counts as the model's answer: a forward pass unless `run` says otherwise."""
         return self.run(self.model, model_inputs(batch))
 
-    def answer(self, batch: Mapping[str, Any]) -> Any:
+    def answer(self, batch: Batch) -> Any:
         """The model's answer where no loss is wanted. Encoder-decoders make their decoder inputs from the labels."""
         inputs = model_inputs(batch)
         if self.has_encoder:
@@ -46,7 +49,7 @@ class ScoringContext:
         """Whether the model reads one text and writes another."""
         return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
 
-    def example_losses(self, batch: Mapping[str, Any]) -> Tensor:
+    def example_losses(self, batch: Batch) -> Tensor:
         return self.loss(self.model(**model_inputs(batch)), batch)  # (batch,)
 
 
@@ -122,7 +125,7 @@ def batches_of(
         yield on_device(batch, device)
 
 
-def _refuse_single_examples(batch: Mapping[str, Any]) -> None:
+def _refuse_single_examples(batch: Batch) -> None:
     tokens = batch.get("input_ids")
     has_tensors = any(isinstance(value, Tensor) for value in batch.values())
     if not has_tensors or (tokens is not None and (not isinstance(tokens, Tensor) or tokens.dim() < 2)):
@@ -132,7 +135,7 @@ def _refuse_single_examples(batch: Mapping[str, Any]) -> None:
         )
 
 
-def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+def on_device(batch: Batch, device: torch.device) -> dict[str, Any]:
     moved = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}
     with torch.inference_mode(False):  # tensors that were made in inference mode know no gradients
         return {key: value.clone() if _is_inference(value) else value for key, value in moved.items()}
@@ -142,7 +145,7 @@ def _is_inference(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_inference()
 
 
-def model_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
+def model_inputs(batch: Batch) -> dict[str, Any]:
     """Without what tasks keep for themselves: the examples' rows, and names that begin with _."""
     return {key: value for key, value in batch.items() if key != ROW and not key.startswith("_")}
 
@@ -153,7 +156,7 @@ def _is_dataset(data: Any) -> bool:
     return len(data) == 0 or isinstance(data[0], Mapping)
 
 
-def batch_rows(batch: Mapping[str, Any]) -> int:
+def batch_rows(batch: Batch) -> int:
     """How many examples a batch has."""
     for name in ("labels", "input_ids", "pixel_values", "input_values", "input_features", "start_positions"):
         if isinstance(batch.get(name), Tensor):
@@ -161,7 +164,7 @@ def batch_rows(batch: Mapping[str, Any]) -> int:
     return int(next(value for value in batch.values() if isinstance(value, Tensor)).shape[0])
 
 
-def single_examples(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def single_examples(batch: Batch) -> Iterator[dict[str, Any]]:
     rows = batch_rows(batch)
     for row in range(rows):
         yield {

@@ -9,7 +9,7 @@ is: `loss(outputs, batch) -> (batch,)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +17,11 @@ from torch import Tensor
 
 from headprune.errors import DataError, UnsupportedModelError
 
+if TYPE_CHECKING:
+    from headprune.types import Outputs
+
 Batch = Mapping[str, Any]
-LossFunction = Callable[[Any, Batch], Tensor]
+LossFunction = Callable[[Outputs, Batch], Tensor]
 IGNORED = -100
 
 
@@ -30,9 +33,9 @@ class ExampleLoss:
         self.given = loss if callable(loss) else None
         if self.given is None and loss not in ("mean", "sum"):
             raise DataError(f"loss is {loss!r}; expected 'mean', 'sum' or a function of outputs and batch.")
-        self._arrangement: Callable[[Any, Batch], tuple[Tensor, Tensor]] | None = None
+        self._arrangement: Callable[[Outputs, Batch], tuple[Tensor, Tensor]] | None = None
 
-    def __call__(self, outputs: Any, batch: Batch) -> Tensor:
+    def __call__(self, outputs: Outputs, batch: Batch) -> Tensor:
         if self.given is not None:
             losses = self.given(outputs, batch)
         else:
@@ -45,7 +48,7 @@ class ExampleLoss:
             raise DataError(f"The loss of example {row} of a batch is not finite. Look at its inputs and labels.")
         return losses
 
-    def parts(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    def parts(self, outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
         """The summed loss of each example's target tokens, and their number."""
         if self._arrangement is None:
             self._arrangement = _find_arrangement(outputs, batch)
@@ -55,7 +58,7 @@ class ExampleLoss:
 _OWN_ERROR = {torch.bfloat16: 2e-2, torch.float16: 4e-3}  # of a loss that a model computes in half precision
 
 
-def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tuple[Tensor, Tensor]]:
+def _find_arrangement(outputs: Outputs, batch: Batch) -> Callable[[Outputs, Batch], tuple[Tensor, Tensor]]:
     own = getattr(outputs, "loss", None)
     if own is None:
         raise UnsupportedModelError(
@@ -66,7 +69,7 @@ def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tupl
             f"The model's loss is {float(own.detach())} on the first batch. Look at its weights and inputs."
         )
     allowed = _OWN_ERROR.get(own.dtype, 1e-3)
-    gaps: list[tuple[float, Callable[[Any, Batch], tuple[Tensor, Tensor]]]] = []
+    gaps: list[tuple[float, Callable[[Outputs, Batch], tuple[Tensor, Tensor]]]] = []
     for arrangement in _ARRANGEMENTS:
         try:
             sums, counts = arrangement(outputs, batch)
@@ -85,19 +88,19 @@ def _find_arrangement(outputs: Any, batch: Batch) -> Callable[[Any, Batch], tupl
     )
 
 
-def _class_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def _class_labels(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     """One class per example."""
     losses = F.cross_entropy(outputs.logits.float(), batch["labels"].view(-1), reduction="none")
     return losses, torch.ones_like(losses)
 
 
-def _regression(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def _regression(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     labels = batch["labels"].float().view(len(outputs.logits), -1)
     losses = F.mse_loss(outputs.logits.float().view_as(labels), labels, reduction="none").mean(1)
     return losses, torch.ones_like(losses)
 
 
-def _several_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def _several_labels(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     losses = F.binary_cross_entropy_with_logits(outputs.logits.float(), batch["labels"].float(), reduction="none")
     return losses.mean(1), torch.ones_like(losses[:, 0])
 
@@ -114,18 +117,18 @@ def _tokens(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return losses.sum(1), (labels != IGNORED).sum(1).to(losses.dtype)  # (batch,)
 
 
-def token_labels(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def token_labels(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     """A label at every position: tagging, masked language models, encoder-decoders."""
     return _tokens(outputs.logits, batch["labels"])
 
 
-def next_tokens(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def next_tokens(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     """Causal language models: position t predicts label t + 1."""
     labels = F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)  # shorter logits would be a copy of all of them
     return _tokens(outputs.logits, labels)
 
 
-def _answer_spans(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def _answer_spans(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     """Question answering: the mean of start and end."""
     ends = [(outputs.start_logits, batch["start_positions"]), (outputs.end_logits, batch["end_positions"])]
     losses = [F.cross_entropy(logits.float(), place.view(-1), reduction="none") for logits, place in ends]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from headprune.hooks import StopForward, heard_inputs
 from headprune.masking import masked
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.positions import real_rows
+
+if TYPE_CHECKING:
+    from headprune.types import Batch
 
 MEMORY = 4 * 2**30  # bytes of matrices at a time
 
@@ -71,7 +74,7 @@ def equations_of(what: str) -> Iterator[None]:
         ) from error
 
 
-def site_calls(job: ScoringContext, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def site_calls(job: ScoringContext, sites: Sequence[Site], batches: Iterable[Batch]) -> dict[str, int]:
     """How often a forward pass calls each site, in the order in which it comes to them: a decoder's self- and
     cross-attention take turns.
 
@@ -125,7 +128,7 @@ def within_memory(sites: Sequence[Site], copies: int) -> list[list[Site]]:
 
 
 def moments_of(
-    job: ScoringContext, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]], mask: HeadMask | None = None
+    job: ScoringContext, sites: Sequence[Site], batches: Iterable[Batch], mask: HeadMask | None = None
 ) -> dict[str, Moments]:
     """Moments of what all heads of these sites write, with only the heads of `mask` heard by what comes after.
 
@@ -155,7 +158,7 @@ class _Listener:
 
     found: dict[str, Moments]
     sites: Mapping[str, Site]
-    batch: Mapping[str, Any]
+    batch: Batch
     has_encoder: bool
     stop_after: int
     heard: int = 0

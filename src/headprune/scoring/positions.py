@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,8 +10,11 @@ from torch import Tensor
 from headprune.heads import Site
 from headprune.scoring.context import batch_rows
 
+if TYPE_CHECKING:
+    from headprune.types import Batch
 
-def real_positions(batch: Mapping[str, Any], component: str, like: Tensor, *, has_encoder: bool) -> Tensor:
+
+def real_positions(batch: Batch, component: str, like: Tensor, *, has_encoder: bool) -> Tensor:
     """1.0 at real query positions and 0.0 at padding: (batch, positions), shaped as the first two of `like`.
 
     Encoder sites follow the attention mask of the input, decoder and cross sites of an encoder-decoder that of the
@@ -37,7 +39,7 @@ def _by_row(value: Any) -> Tensor | None:
     return value.flatten(1) if isinstance(value, Tensor) and value.dim() > 1 else None
 
 
-def by_example(batch: Mapping[str, Any], values: Tensor, *, batch_axis: int = 0) -> Tensor | None:
+def by_example(batch: Batch, values: Tensor, *, batch_axis: int = 0) -> Tensor | None:
     """What was computed at positions, with examples first: (batch, positions, …). Windows of a picture are joined.
 
     None where rows are of no example in particular: tokens that were sent to an expert, pictures of all examples in one
@@ -51,7 +53,7 @@ def by_example(batch: Mapping[str, Any], values: Tensor, *, batch_axis: int = 0)
     return values.reshape(rows, -1, values.shape[-1])
 
 
-def _comes_in_equal_parts(batch: Mapping[str, Any], values: Tensor, rows: int) -> bool:
+def _comes_in_equal_parts(batch: Batch, values: Tensor, rows: int) -> bool:
     """Windows, so many of each picture; or positions in one row, as many as the texts of the batch have."""
     if values.dim() > 2:
         return values.shape[0] % rows == 0
@@ -59,7 +61,7 @@ def _comes_in_equal_parts(batch: Mapping[str, Any], values: Tensor, rows: int) -
     return any(values.shape[0] == text.numel() for text in texts)
 
 
-def real_rows(batch: Mapping[str, Any], site: Site, values: Tensor, *, has_encoder: bool) -> Tensor:
+def real_rows(batch: Batch, site: Site, values: Tensor, *, has_encoder: bool) -> Tensor:
     """The rows of an output projection's input at real positions: (rows, width). All, where they are of no example."""
     ordered = by_example(batch, values, batch_axis=site.batch_axis)
     if ordered is None:
@@ -67,9 +69,7 @@ def real_rows(batch: Mapping[str, Any], site: Site, values: Tensor, *, has_encod
     return ordered[real_positions(batch, site.side, ordered, has_encoder=has_encoder) > 0]
 
 
-def example_means(
-    batch: Mapping[str, Any], site: Site, values: Tensor, *, has_encoder: bool, batch_axis: int = 0
-) -> Tensor:
+def example_means(batch: Batch, site: Site, values: Tensor, *, has_encoder: bool, batch_axis: int = 0) -> Tensor:
     """The mean of each example over its real positions: (batch, …). The mean over all for each, where rows are of no
     example in particular."""
     ordered = by_example(batch, values, batch_axis=batch_axis)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from headprune.scoring.resumable import work_key
 from headprune.structure.find import find_heads, unwrapped
 from headprune.tasks.metrics import Metric, accuracy, correct
 from headprune.tasks.task import Evaluation, Task, evaluate
+
+if TYPE_CHECKING:
+    from headprune.types import Batch
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class MetricAblation:
 
 def ablate_metric(
     model: nn.Module,
-    batches: Sequence[Mapping[str, Any]],
+    batches: Sequence[Batch],
     task: Task,
     *,
     all_but_one: bool = False,
@@ -112,7 +115,7 @@ def _ablate_in_order(
     job: ScoringContext,
     change: Callable[[Site, int], HeadMask],
     task: Task,
-    batches: list[Mapping[str, Any]],
+    batches: list[Batch],
     parts: WorkParts | None,
     progress: Callable[[str], None],
 ) -> Ablations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import CLASSES, NUMBERS, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features
+
+if TYPE_CHECKING:
+    from headprune.types import Outputs, Processor, Tokenizer
 
 Column = tuple[str | int, ...]  # names that a column has in different copies of a data set, or its number
 
@@ -44,7 +47,7 @@ class TextTask(LabelledTask):
         ]
         return first, second, labels
 
-    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+    def load(self, source: Source, split: str, processor: Processor, max_length: int) -> Examples:
         first, second, labels = self.texts(source, split)
         encoded = processor(first, second, truncation=True, max_length=max_length)
         rows = [
@@ -53,7 +56,7 @@ class TextTask(LabelledTask):
         ]
         return Examples(rows, _Collator(processor, torch.float32 if self.labels.is_regression else torch.long))
 
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         return predictions_and_labels(outputs, batch)
 
     def learned_from(self, source: Source, split: str = "train") -> TextTask:
@@ -69,7 +72,7 @@ class TextTask(LabelledTask):
 
 @dataclass(frozen=True)
 class _Collator:
-    tokenizer: Any
+    tokenizer: Tokenizer
     dtype: torch.dtype
 
     def __call__(self, rows: list[Features]) -> dict[str, Tensor]:
@@ -78,7 +81,7 @@ class _Collator:
         return {**self.tokenizer.pad(inputs, return_tensors="pt"), "labels": labels}
 
 
-def predictions_and_labels(outputs: Any, batch: Batch) -> Tensor:
+def predictions_and_labels(outputs: Outputs, batch: Batch) -> Tensor:
     """The likeliest class (or the number) of each example, and the right one."""
     logits = outputs.logits.float()
     guess = logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1).float()

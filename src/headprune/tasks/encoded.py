@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from headprune.scoring.losses import IGNORED, ExampleLoss
 from headprune.tasks.metrics import LOSSES, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
+
+if TYPE_CHECKING:
+    from headprune.types import Config, Outputs, Processor
 
 LARGEST = 1 << 30  # numbers of one input of a batch, with padding
 
@@ -34,7 +37,7 @@ class EncodedTask(Task):
     model_class: ClassVar[str] = "AutoModel"
     processor_class: ClassVar[str] = ""
 
-    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+    def load(self, source: Source, split: str, processor: Processor, max_length: int) -> Examples:
         table = source.table(SPLITS.get(split, (split,)))
         if table.names is None:
             raise DataError(f"{table.path} does not name its columns. Expected JSON lines with the model's inputs.")
@@ -52,13 +55,13 @@ class EncodedTask(Task):
                     )
         return Examples(rows, functools.partial(_collate, padding=self.padding))
 
-    def ordered_as(self, config: Any) -> EncodedTask:
+    def ordered_as(self, config: Config) -> EncodedTask:
         return self.for_model(config)
 
-    def for_model(self, config: Any) -> EncodedTask:
+    def for_model(self, config: Config) -> EncodedTask:
         return replace(self, padding=getattr(config, "pad_token_id", None) or 0, loss=ExampleLoss())
 
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         return self.loss(outputs, batch)[:, None]  # (batch, 1)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -35,6 +35,9 @@ from headprune.tasks.trainers import (
     with_teacher,
     with_token_batches,
 )
+
+if TYPE_CHECKING:
+    from headprune.types import Config, Processor
 
 CHECKPOINTS = 20  # of a run over running text, which may be one epoch or less
 _SCHEDULES = {
@@ -69,7 +72,7 @@ class _Rows(Dataset[Mapping[str, Any]]):
 
 def finetune(
     model: nn.Module,
-    processor: Any,
+    processor: Processor,
     task: Task,
     examples: Examples,
     folder: Path,
@@ -150,7 +153,7 @@ def finetune(
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
     """What the Trainer leaves on a model is taken away: mixed precision around its forward, which would make every
     later score one in bf16, and `use_cache = False`, without which `generate` computes every step from the start."""
-    config: Any = getattr(model, "config", None)
+    config: Config = getattr(model, "config", None)
     forward = vars(model).get("forward")
     cache = getattr(config, "use_cache", None)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from headprune.tasks.labelled import LabelledTask, check_classes
 from headprune.tasks.metrics import Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features
+
+if TYPE_CHECKING:
+    from headprune.types import Outputs, Processor
 
 KINDS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # Pillow knows many more, and would try them all
@@ -46,7 +49,7 @@ class ImageTask(LabelledTask):
             raise DataError(f"'{folder}' has no images in folders of classes. Expected CLASS/*{', *'.join(KINDS)}.")
         return list(files), [path.parent.name for path in files], str(folder)
 
-    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+    def load(self, source: Source, split: str, processor: Processor, max_length: int) -> Examples:
         images, labels, where = self.rows(source, split)
         rows = [
             {"_image": image, "labels": int(self.labels.number(label, f"{where}, example {row}"))}
@@ -54,7 +57,7 @@ class ImageTask(LabelledTask):
         ]
         return Examples(rows, _Collator(processor))
 
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         return predictions_and_labels(outputs, batch)
 
     def learned_from(self, source: Source, split: str = "train") -> ImageTask:
@@ -70,7 +73,7 @@ class ImageTask(LabelledTask):
 class _Collator:
     """Images are opened when their batch is made."""
 
-    processor: Any
+    processor: Processor
 
     def __call__(self, rows: list[Features]) -> dict[str, Any]:
         pixels = self.processor([_opened(row["_image"]) for row in rows], return_tensors="pt")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headprune.tasks.labels import Labels
 from headprune.tasks.task import Examples, Task
+
+if TYPE_CHECKING:
+    from headprune.types import Config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +18,10 @@ class LabelledTask(Task):
 
     labels: Labels = field(default_factory=lambda: Labels(0))
 
-    def for_model(self, config: Any) -> Self:
+    def for_model(self, config: Config) -> Self:
         return replace(self, labels=self.labels.for_model(config, self.name))
 
-    def ordered_as(self, config: Any) -> Self:
+    def ordered_as(self, config: Config) -> Self:
         return replace(self, labels=self.labels.ordered_as(config))
 
     def model_options(self) -> dict[str, Any]:

@@ -6,10 +6,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headprune.errors import DataError
 from headprune.registry import hint
+
+if TYPE_CHECKING:
+    from headprune.types import Config
 
 MOST_CLASSES = 1_000_000
 
@@ -66,7 +69,7 @@ class Labels:
             return Labels(len(texts), tuple(sorted(texts, key=float)))  # stars from 1 to 5: names, not places
         return Labels(int(max(numbers)) + 1)
 
-    def for_model(self, config: Any, task: str) -> Labels:
+    def for_model(self, config: Config, task: str) -> Labels:
         """The same classes in the model's order. Hub models of one task do not agree on it, but they name them."""
         count = int(getattr(config, "num_labels", 0) or 0)
         if self.count and count != self.count:
@@ -75,7 +78,7 @@ class Labels:
             raise DataError(f"The model {found}, but {task} {wanted}. Fine-tune it for {task} first.")
         return self.ordered_as(config) if self.count else Labels(count, _names(config))
 
-    def ordered_as(self, config: Any) -> Labels:
+    def ordered_as(self, config: Config) -> Labels:
         """In the model's order if it names the same classes; a head that is trained further must not change places."""
         ours, theirs = {name.lower(): name for name in self.names}, _names(config)
         if ours and len(theirs) == len(ours) and {name.lower() for name in theirs} == set(ours):
@@ -108,7 +111,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _names(config: Any) -> tuple[str, ...]:
+def _names(config: Config) -> tuple[str, ...]:
     """What a model calls its classes; nothing if it only numbers them."""
     named = tuple(str(name) for _, name in sorted((getattr(config, "id2label", None) or {}).items()))
     return () if all(re.fullmatch(r"LABEL_\d+", name) for name in named) else named

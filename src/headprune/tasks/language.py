@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.symbols import has_symbols, numbered, unit_of
+
+if TYPE_CHECKING:
+    from headprune.types import Outputs, Processor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ class LanguageTask(Task):
             table = source.table(names)
         return "\n".join(str(text) for text in table.column(self.column))
 
-    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+    def load(self, source: Source, split: str, processor: Processor, max_length: int) -> Examples:
         tokens = self.tokens(source, split, processor)
         blocks = self.blocks(tokens, processor, max_length)
         if not blocks:
@@ -54,7 +57,7 @@ class LanguageTask(Task):
         return Examples([self.features(np.asarray(block), i, processor) for i, block in enumerate(blocks)],
                         _Collator(processor.pad_token_id or 0))  # fmt: skip
 
-    def tokens(self, source: Source, split: str, processor: Any) -> list[int]:
+    def tokens(self, source: Source, split: str, processor: Processor) -> list[int]:
         """The whole text: by words or characters if the tokenizer has these, else by subwords, line by line."""
         if has_symbols(processor):
             text = read_part(source, split, unit_of(processor))
@@ -63,16 +66,16 @@ class LanguageTask(Task):
         encoded = processor([line + "\n" for line in lines], add_special_tokens=False)["input_ids"] if lines else []
         return [token for line in encoded for token in line]
 
-    def blocks(self, tokens: list[int], processor: Any, max_length: int) -> list[list[int]]:
+    def blocks(self, tokens: list[int], processor: Processor, max_length: int) -> list[list[int]]:
         """Pieces of `max_length` tokens one after another; the last may be shorter, but not a single token."""
         pieces = [tokens[start : start + max_length] for start in range(0, len(tokens), max_length)]
         return [piece for piece in pieces if len(piece) > 1]
 
-    def features(self, block: Any, number: int, processor: Any) -> Features:
+    def features(self, block: Any, number: int, processor: Processor) -> Features:
         """Every token is the label of the one before it: the model shifts."""
         return {"input_ids": block, "labels": block}
 
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         """The summed loss of each example's own target tokens, and how many there are."""
         return torch.stack(next_tokens(outputs, batch), dim=1)  # (batch, 2)
 
@@ -88,17 +91,17 @@ class MaskedLanguageTask(LanguageTask):
     share: float = 0.15
     model_class: ClassVar[str] = "AutoModelForMaskedLM"
 
-    def blocks(self, tokens: list[int], processor: Any, max_length: int) -> list[list[int]]:
+    def blocks(self, tokens: list[int], processor: Processor, max_length: int) -> list[list[int]]:
         if processor.mask_token_id is None:
             raise DataError("The tokenizer has no mask token: this model is not a masked language model.")
         before, after = _frame(processor)
         pieces = super().blocks(tokens, processor, max_length - len(before) - len(after))
         return [[*before, *piece, *after] for piece in pieces]
 
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         return torch.stack(token_labels(outputs, batch), dim=1)  # (batch, 2)
 
-    def features(self, block: Any, number: int, processor: Any) -> Features:
+    def features(self, block: Any, number: int, processor: Processor) -> Features:
         generator = np.random.default_rng(number)
         ordinary = ~np.isin(block, processor.all_special_ids)
         asked = ordinary & (generator.random(len(block)) < self.share)
@@ -126,7 +129,7 @@ class _Collator:
         return {**batch, "attention_mask": torch.tensor(np.stack([_padded(row, width, 0) for row in kept]))}
 
 
-def _frame(processor: Any) -> tuple[list[int], list[int]]:
+def _frame(processor: Processor) -> tuple[list[int], list[int]]:
     """The special tokens that the tokenizer puts before and after a text."""
     inner, whole = processor("a", add_special_tokens=False)["input_ids"], processor("a")["input_ids"]
     start = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)

@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from headprune.errors import DataError
 from headprune.tasks.metrics import ANSWERS, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
+
+if TYPE_CHECKING:
+    from headprune.types import Outputs, Processor, Tokenizer
 
 LONGEST = 30  # tokens of an answer at most, as usual for SQuAD
 
@@ -32,7 +35,7 @@ class QuestionTask(Task):
     outcomes: ClassVar[str] = ANSWERS
     model_class: ClassVar[str] = "AutoModelForQuestionAnswering"
 
-    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+    def load(self, source: Source, split: str, processor: Processor, max_length: int) -> Examples:
         table = source.table(SPLITS.get(split, (split,)), ["question", "context", "answers"])
         questions, contexts = ([str(text) for text in table.column(name)] for name in ("question", "context"))
         try:
@@ -56,7 +59,7 @@ class QuestionTask(Task):
             })  # fmt: skip
         return Examples(rows, _Collator(processor))
 
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         """Exact match and F1 of the likeliest span, against the nearest right answer."""
         rows = []
         for start, end, asked in zip(outputs.start_logits, outputs.end_logits, batch["_asked"], strict=True):
@@ -139,7 +142,7 @@ def _overlap(found: str, right: str) -> float:
 
 @dataclass(frozen=True)
 class _Collator:
-    tokenizer: Any
+    tokenizer: Tokenizer
 
     def __call__(self, rows: list[Features]) -> dict[str, Any]:
         own = ("start_positions", "end_positions", "_asked")

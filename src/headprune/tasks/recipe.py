@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from headprune.errors import DataError
 from headprune.tasks.task import Examples
@@ -75,5 +75,5 @@ class Recipe:
             return self.updates
         return max(1, math.ceil(math.ceil(self.batches(examples) / self.accumulate) * self.epochs))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "betas": list(self.betas)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import TAGS, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features
+
+if TYPE_CHECKING:
+    from headprune.types import Outputs, Processor, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,7 @@ class TagTask(LabelledTask):
                 )
         return words, tags, str(table.path), table.classes_of(*self.tags)
 
-    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+    def load(self, source: Source, split: str, processor: Processor, max_length: int) -> Examples:
         words, tags, where, _ = self.rows(source, split)
         check_splits_words(processor)
         if self.metric.name == "span-f1" and not self.labels.names:
@@ -56,7 +59,7 @@ class TagTask(LabelledTask):
             rows.append({**{name: values[number] for name, values in encoded.items()}, "labels": labels})
         return Examples(rows, _Collator(processor))
 
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         """Right tags, tags, right spans, spans found, spans there; on the first piece of every word."""
         guesses, labels = outputs.logits.argmax(-1), batch["labels"]
         rows = []
@@ -93,13 +96,13 @@ def spans(tags: list[str]) -> set[tuple[str, int, int]]:
     return found
 
 
-def splits_words(tokenizer: Any) -> bool:
+def splits_words(tokenizer: Tokenizer) -> bool:
     """Whether words that come as a list stay apart. Byte-level tokenizers glue them unless told to add a space."""
     ids = tokenizer([["a", "b"]], is_split_into_words=True, add_special_tokens=False)["input_ids"][0]
     return " " in tokenizer.decode(ids).strip()
 
 
-def check_splits_words(tokenizer: Any) -> None:
+def check_splits_words(tokenizer: Tokenizer) -> None:
     if not splits_words(tokenizer):
         raise DataError(
             "The tokenizer glues words together that come as a list. Load it with add_prefix_space=True: "
@@ -116,7 +119,7 @@ def _first_pieces(word_ids: list[int | None]) -> list[int | None]:
 
 @dataclass(frozen=True)
 class _Collator:
-    tokenizer: Any
+    tokenizer: Tokenizer
 
     def __call__(self, rows: list[Features]) -> dict[str, Tensor]:
         inputs = [{name: value for name, value in row.items() if name != "labels"} for row in rows]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from headprune.scoring.losses import ExampleLoss
 from headprune.stats import Interval, bootstrap_interval
 from headprune.tasks.metrics import CLASSES, Metric, correct
 from headprune.tasks.sources import Source
+
+if TYPE_CHECKING:
+    from headprune.types import Config, Outputs, Processor
 
 Features = Mapping[str, Any]  # model inputs and labels of one example, not padded; names with _ are not the model's
 Batch = Mapping[str, Any]
@@ -90,11 +93,11 @@ class Task(ABC):
         return self.outcomes
 
     @abstractmethod
-    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+    def load(self, source: Source, split: str, processor: Processor, max_length: int) -> Examples:
         """The encoded examples of a split."""
 
     @abstractmethod
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         """What every example got: one row each."""
 
     @property
@@ -115,11 +118,11 @@ class Task(ABC):
         """What answers batch after batch of one pass through the data."""
         return lambda batch: self.answer(model, model_inputs(batch))
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What changes the score of the same model on the same data: results tell it, resumed work checks it."""
         return {"task": self.name, "metric": self.metric.name}
 
-    def for_processor(self, processor: Any, config: Any) -> Task:
+    def for_processor(self, processor: Processor, config: Config) -> Task:
         """The task with a model's tokenizer; refused if the two do not belong together."""
         return self
 
@@ -127,11 +130,11 @@ class Task(ABC):
         """Answers that people may want to read, written to a folder, and what else is to be told about them."""
         return {}
 
-    def for_model(self, config: Any) -> Task:
+    def for_model(self, config: Config) -> Task:
         """The task as a trained model sees it (its classes and their order); refused if they do not fit."""
         return self
 
-    def ordered_as(self, config: Any) -> Task:
+    def ordered_as(self, config: Config) -> Task:
         """The task with its classes in the order that a model has them, if it names the same ones."""
         return self
 
@@ -188,7 +191,7 @@ def evaluate(
     mask: HeadMask | None = None,
     heads: HeadMap | None = None,
     empty_site: EmptySite = "bias",
-    keep: Callable[[Any, Batch], None] = lambda outputs, batch: None,
+    keep: Callable[[Outputs, Batch], None] = lambda outputs, batch: None,
 ) -> Evaluation:
     """Score a model, with only the heads of `mask` on if one is given. `keep` sees every answer with its batch."""
     device = next(model.parameters()).device
@@ -214,7 +217,7 @@ def evaluate(
     return Evaluation(task.metric, task.metric.of(found), found, loss)
 
 
-def _losses(example_loss: ExampleLoss, outputs: Any, inputs: Batch) -> Tensor:
+def _losses(example_loss: ExampleLoss, outputs: Outputs, inputs: Batch) -> Tensor:
     if getattr(outputs, "loss", None) is None:  # the task asks for more than one forward pass: there is no loss
         return torch.full((len(next(iter(inputs.values()))),), torch.nan, dtype=torch.float64)
     return example_loss(outputs, inputs).double().cpu()

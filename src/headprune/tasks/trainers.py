@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ from headprune.scoring.context import model_inputs
 from headprune.scoring.losses import IGNORED
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples
+
+if TYPE_CHECKING:
+    from headprune.types import Batch, Outputs
 
 STATE = "trainer_state.json"  # of a checkpoint, which is whole when it has one: the Trainer writes it last
 VALIDATION = "validation.jsonl"  # beside the checkpoints: what `validate` found after each epoch
@@ -141,9 +144,7 @@ def with_teacher(trainer: Any, teacher: nn.Module, recipe: Recipe) -> Any:
     class DistillingTrainer(trainer):  # type: ignore[misc]
         loss_is_scaled_for_ga = False  # a mean over the batch, whatever the model's own loss is
 
-        def compute_loss(
-            self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, **kwargs: Any
-        ) -> Any:
+        def compute_loss(self, model: nn.Module, inputs: Batch, return_outputs: bool = False, **kwargs: Any) -> Any:
             outputs = model(**inputs)
             with torch.no_grad():
                 wanted = teacher(**inputs)
@@ -154,7 +155,7 @@ def with_teacher(trainer: Any, teacher: nn.Module, recipe: Recipe) -> Any:
     return DistillingTrainer
 
 
-def _blend(outputs: Any, wanted: Any, inputs: Mapping[str, Any], recipe: Recipe) -> torch.Tensor:
+def _blend(outputs: Outputs, wanted: Any, inputs: Batch, recipe: Recipe) -> torch.Tensor:
     """The model's own loss, and how far its answers are from the teacher's."""
     gaps = [
         _divergence(outputs[name], wanted[name], inputs.get("labels"), recipe.teacher_temperature)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ class WeightChanges:
         means = self.site_means().values()
         return (max(means) - min(means)) / max(means) if means and max(means) > 0 else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "reading": self.reading,
             "by_role": {role: {site: list(row) for site, row in rows.items()} for role, rows in self.by_role.items()},

@@ -14,17 +14,20 @@ One softmax over both. q, k, v, r are linear maps without bias; u and v are vect
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from headprune.types import Config
+
 
 class RelativeAttention(nn.Module):
     """Multi-head attention as above. Without persistent vectors it is Transformer-XL's."""
 
-    def __init__(self, config: Any, num_persistent: int = 0) -> None:
+    def __init__(self, config: Config, num_persistent: int = 0) -> None:
         super().__init__()
         width = config.hidden_size
         self.config = config

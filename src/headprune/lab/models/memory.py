@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headprune.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from headprune.types import Config
 
 
 class SegmentMemory:
@@ -24,7 +27,7 @@ class SegmentMemory:
         self.seen = seen if seen is not None else len(self)  # positions of the text so far, forgotten ones too
 
     @classmethod
-    def zeros(cls, config: Any, batch: int, device: torch.device | str = "cpu") -> SegmentMemory:
+    def zeros(cls, config: Config, batch: int, device: torch.device | str = "cpu") -> SegmentMemory:
         """A full memory of zeros, which is attended to: how Shim et al.'s code begins."""
         shape = (batch, config.memory_length, config.hidden_size)
         return cls([torch.zeros(shape, device=device) for _ in range(config.num_hidden_layers)])

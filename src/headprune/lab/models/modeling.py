@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,9 @@ from headprune.lab.models.configuration import AllAttentionConfig, MemoryConfig,
 from headprune.lab.models.memory import SegmentMemory
 from headprune.lab.models.positions import distances_for
 from headprune.lab.models.vocabulary import AdaptiveSoftmax, embedding_for, head_for, tied_names
+
+if TYPE_CHECKING:
+    from headprune.types import Config
 
 IGNORED = -100
 
@@ -52,7 +55,7 @@ class MemoryLMOutput(ModelOutput):  # type: ignore[misc]
 class AttentionLayer(GradientCheckpointingLayer):  # type: ignore[misc]
     """norm, attention, residual: all there is in a layer of All-attention."""
 
-    def __init__(self, config: Any, num_persistent: int) -> None:
+    def __init__(self, config: Config, num_persistent: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.attention = RelativeAttention(config, num_persistent)
@@ -70,7 +73,7 @@ class AttentionLayer(GradientCheckpointingLayer):  # type: ignore[misc]
 class FeedForwardLayer(AttentionLayer):
     """The same, and after it norm, feed-forward part, residual: a layer of Transformer-XL."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config, num_persistent=0)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = nn.Sequential(
@@ -123,7 +126,7 @@ class MemoryPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
 class MemoryModel(MemoryPreTrainedModel):
     """Token vectors, layers, memory. The two families differ in their layers alone."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.embeddings = embedding_for(config)
         self.distances = distances_for(config)
@@ -132,7 +135,7 @@ class MemoryModel(MemoryPreTrainedModel):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else nn.Identity()
         self.post_init()
 
-    def _layer(self, config: Any) -> nn.Module:
+    def _layer(self, config: Config) -> nn.Module:
         raise TypeError("MemoryModel is built as AllAttentionModel or TransformerXLModel.")
 
     def get_input_embeddings(self) -> nn.Module:
@@ -222,7 +225,7 @@ def _padding(mask: Tensor | None, queries: int, keys: int) -> Tensor | None:
 class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """A language model: logits, loss, memory."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.model = self._base(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
@@ -230,7 +233,7 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         self._tied_weights_keys = tied_names(config, "model.embeddings", "lm_head")
         self.post_init()
 
-    def _base(self, config: Any) -> MemoryModel:
+    def _base(self, config: Config) -> MemoryModel:
         raise TypeError("MemoryForCausalLM is built as AllAttentionForCausalLM or TransformerXLForCausalLM.")
 
     @classmethod
@@ -323,14 +326,14 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
 class AllAttentionModel(MemoryModel):
     config_class = AllAttentionConfig
 
-    def _layer(self, config: Any) -> nn.Module:
+    def _layer(self, config: Config) -> nn.Module:
         return AttentionLayer(config, config.num_persistent)
 
 
 class TransformerXLModel(MemoryModel):
     config_class = TransformerXLConfig
 
-    def _layer(self, config: Any) -> nn.Module:
+    def _layer(self, config: Config) -> nn.Module:
         return FeedForwardLayer(config)
 
 
@@ -339,7 +342,7 @@ class AllAttentionForCausalLM(MemoryForCausalLM):
 
     config_class = AllAttentionConfig
 
-    def _base(self, config: Any) -> MemoryModel:
+    def _base(self, config: Config) -> MemoryModel:
         return AllAttentionModel(config)
 
 
@@ -348,7 +351,7 @@ class TransformerXLForCausalLM(MemoryForCausalLM):
 
     config_class = TransformerXLConfig
 
-    def _base(self, config: Any) -> MemoryModel:
+    def _base(self, config: Config) -> MemoryModel:
         return TransformerXLModel(config)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
 
+if TYPE_CHECKING:
+    from headprune.types import Config
+
 
 class LearnedDistances(nn.Embedding):
     """A trained table: row d is the vector of distance d."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config.table_rows, config.hidden_size)
 
     def forward(self, count: int, like: Tensor) -> Tensor:  # type: ignore[override]
@@ -28,7 +31,7 @@ class LearnedDistances(nn.Embedding):
 class SinusoidalDistances(nn.Module):
     """sin and cos of the distance at falling frequencies (Vaswani et al. 2017): no parameters, no limit."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         self.width = config.hidden_size
 
@@ -38,5 +41,5 @@ class SinusoidalDistances(nn.Module):
         return torch.cat([angles.sin(), angles.cos()], dim=1).to(like.dtype)  # (count, width)
 
 
-def distances_for(config: Any) -> nn.Module:
+def distances_for(config: Config) -> nn.Module:
     return LearnedDistances(config) if config.positions == "learned" else SinusoidalDistances(config)

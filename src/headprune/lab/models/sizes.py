@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from headprune.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from headprune.types import Config
 
 # How distances enter the MACs of a query token: rows of r projected for it, and columns of its position scores.
 Distances = Literal["once", "all", "span", "shared"]
@@ -28,7 +31,7 @@ class Parameters:
         return self.layers + self.embeddings
 
 
-def parameters(config: Any, kept: Sequence[int] | None = None) -> Parameters:
+def parameters(config: Config, kept: Sequence[int] | None = None) -> Parameters:
     """Of a model whose layers keep so many heads (default: all)."""
     layers = sum(_layer_parameters(config, heads) for heads in _kept(config, kept))
     layers += 2 * config.hidden_size if config.final_norm else 0
@@ -36,7 +39,7 @@ def parameters(config: Any, kept: Sequence[int] | None = None) -> Parameters:
 
 
 def macs_per_token(
-    config: Any,
+    config: Config,
     kept: Sequence[int] | None = None,
     *,
     segment: int | None = None,
@@ -69,7 +72,7 @@ def macs_per_token(
     return float(sum(heads * of_head + 2 * width * _feed_forward(config) for heads in _kept(config, kept)))
 
 
-def _layer_parameters(config: Any, heads: int) -> int:
+def _layer_parameters(config: Config, heads: int) -> int:
     width, head = _widths(config)
     of_head = 5 * width * head + 2 * head + 2 * _persistent(config) * head  # q, k, v, r, output; u, v; persistent
     rest = 3 * width  # bias of the output, norm
@@ -77,7 +80,7 @@ def _layer_parameters(config: Any, heads: int) -> int:
     return heads * of_head + rest + (2 * width * inner + inner + 3 * width if inner else 0)
 
 
-def _embedding_parameters(config: Any) -> int:
+def _embedding_parameters(config: Config) -> int:
     width, words = int(config.hidden_size), int(config.vocab_size)
     copies = 1 if config.tie_word_embeddings else 2
     rows = int(config.table_rows) * width if config.positions == "learned" else 0
@@ -93,7 +96,7 @@ def _embedding_parameters(config: Any) -> int:
     return rows + own + once * copies
 
 
-def _kept(config: Any, kept: Sequence[int] | None) -> Sequence[int]:
+def _kept(config: Config, kept: Sequence[int] | None) -> Sequence[int]:
     found = [config.num_attention_heads] * config.num_hidden_layers if kept is None else list(kept)
     if len(found) != config.num_hidden_layers or not all(0 <= heads <= config.num_attention_heads for heads in found):
         raise UnsupportedModelError(
@@ -103,14 +106,14 @@ def _kept(config: Any, kept: Sequence[int] | None) -> Sequence[int]:
     return found
 
 
-def _widths(config: Any) -> tuple[int, int]:
+def _widths(config: Config) -> tuple[int, int]:
     """Of the model and of a head."""
     return int(config.hidden_size), int(config.hidden_size // config.num_attention_heads)
 
 
-def _persistent(config: Any) -> int:
+def _persistent(config: Config) -> int:
     return int(getattr(config, "num_persistent", 0))
 
 
-def _feed_forward(config: Any) -> int:
+def _feed_forward(config: Config) -> int:
     return int(getattr(config, "intermediate_size", 0))

@@ -7,17 +7,20 @@ among the words of the first part and the names of the others, then within a par
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from headprune.types import Config
+
 
 class AdaptiveEmbedding(nn.Module):
     """Vectors of tokens (batch, positions) -> (batch, positions, width)."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         self.ends = [0, *config.cutoffs, config.vocab_size]
         widths = config.widths()
@@ -44,7 +47,7 @@ class AdaptiveSoftmax(nn.Module):
     """Log-probabilities of tokens. Tables and projections have the shapes of `AdaptiveEmbedding`, so that they can be
     tied to it; the projection of the first part never is."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         self.ends = [0, *config.cutoffs, config.vocab_size]
         sizes = [end - start for start, end in zip(self.ends, self.ends[1:], strict=False)]
@@ -103,7 +106,7 @@ def _inside(tokens: Tensor, ends: list[int], part: int) -> Tensor:
     return found.nonzero().flatten()
 
 
-def tied_names(config: Any, embedding: str, head: str) -> dict[str, str]:
+def tied_names(config: Config, embedding: str, head: str) -> dict[str, str]:
     """Which weights of the head are those of the embedding: target -> source, as transformers wants it."""
     if not config.cutoffs:
         return {f"{head}.weight": f"{embedding}.weight"}
@@ -112,9 +115,9 @@ def tied_names(config: Any, embedding: str, head: str) -> dict[str, str]:
     return tables | {f"{head}.projections.{i}.weight": f"{embedding}.projections.{i}.weight" for i in parts if i}
 
 
-def embedding_for(config: Any) -> nn.Module:
+def embedding_for(config: Config) -> nn.Module:
     return AdaptiveEmbedding(config) if config.cutoffs else nn.Embedding(config.vocab_size, config.hidden_size)
 
 
-def head_for(config: Any) -> nn.Module:
+def head_for(config: Config) -> nn.Module:
     return AdaptiveSoftmax(config) if config.cutoffs else nn.Linear(config.hidden_size, config.vocab_size)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headprune.errors import DataError
 from headprune.tasks.recipe import Recipe
+
+if TYPE_CHECKING:
+    from headprune.types import Config, Tokenizer
 
 Kind = Literal["all-attention", "transformer-xl"]
 
@@ -32,7 +35,7 @@ class Shape:
         if self.kind not in get_args(Kind):
             raise DataError(f"The kind of model is '{self.kind}'; expected {' or '.join(get_args(Kind))}.")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "cutoffs": list(self.cutoffs)}
 
 
@@ -45,7 +48,7 @@ class LanguageModelPreset:
     about: str
 
 
-def new_language_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
+def new_language_model(shape: Shape, tokenizer: Tokenizer, seed: int) -> Any:
     """A model with random weights for the tokenizer's symbols."""
     import torch
 
@@ -70,7 +73,7 @@ def new_language_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
     }
     torch.manual_seed(seed)
     if shape.kind == "all-attention":
-        config: Any = configuration.AllAttentionConfig(num_persistent=shape.persistent, **options)
+        config: Config = configuration.AllAttentionConfig(num_persistent=shape.persistent, **options)
         return modeling.AllAttentionForCausalLM(config)
     return modeling.TransformerXLForCausalLM(
         configuration.TransformerXLConfig(intermediate_size=shape.persistent, **options)

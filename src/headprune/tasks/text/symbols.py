@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from headprune.errors import DataError
 from headprune.files import write_text
 from headprune.tasks.text.corpus import Unit
+
+if TYPE_CHECKING:
+    from headprune.types import Tokenizer
 
 END, UNKNOWN = "<eos>", "<unk>"  # END closes every line of words
 NOTE = "symbols.json"  # what the vocabulary was made from
@@ -60,12 +63,12 @@ def make_symbols(text: str, unit: Unit, size: int | None = None) -> Any:
     )  # fmt: skip
 
 
-def has_symbols(tokenizer: Any) -> bool:
+def has_symbols(tokenizer: Tokenizer) -> bool:
     """Whether a tokenizer is one of these."""
     return "headprune_unit" in getattr(tokenizer, "init_kwargs", {})
 
 
-def unit_of(tokenizer: Any) -> Unit:
+def unit_of(tokenizer: Tokenizer) -> Unit:
     """What a tokenizer's tokens are."""
     if not has_symbols(tokenizer):
         raise DataError(
@@ -76,7 +79,7 @@ def unit_of(tokenizer: Any) -> Unit:
     return unit
 
 
-def numbered(text: str, tokenizer: Any, where: str) -> Tokens:
+def numbered(text: str, tokenizer: Tokenizer, where: str) -> Tokens:
     """The whole text as token numbers. A symbol that the vocabulary lacks is `<unk>` if it has that, else an error."""
     unit, vocabulary = unit_of(tokenizer), tokenizer.get_vocab()
     unknown = vocabulary.get(UNKNOWN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.streams import PLACE, Segments, StreamExamples
 from headprune.tasks.text.symbols import numbered, unit_of
+
+if TYPE_CHECKING:
+    from headprune.types import Config, Outputs, Processor
 
 BY_UNIT = replace(metrics["perplexity"])  # stands for a metric that was not chosen: the tokenizer's unit tells
 
@@ -38,7 +41,7 @@ class StreamTask(Task):
     def carries(self) -> bool:
         return True
 
-    def for_processor(self, processor: Any, config: Any) -> Task:
+    def for_processor(self, processor: Processor, config: Config) -> Task:
         """With perplexity for words and bits for characters, unless another metric was chosen."""
         unit = unit_of(processor)
         if config is not None and getattr(config, "memory_length", None) is None:
@@ -52,7 +55,7 @@ class StreamTask(Task):
             return self
         return replace(self, metric=metrics["perplexity" if unit == "words" else "bits-per-character"])
 
-    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+    def load(self, source: Source, split: str, processor: Processor, max_length: int) -> Examples:
         text = read_part(source, split, unit_of(processor))
         tokens = numbered(text, processor, f"The part '{split}' of {source}")
         if len(tokens) < max_length + 1:
@@ -62,7 +65,7 @@ class StreamTask(Task):
             )
         return StreamExamples(Segments(tokens, max_length), _collate)
 
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         """The summed loss of each segment's targets, and how many there are."""
         counts = (batch["labels"][:, 1:] != IGNORED).sum(1)
         return torch.stack([outputs.losses.double().sum(1), counts.double()], dim=1)  # (batch, 2)

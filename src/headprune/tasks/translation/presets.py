@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headprune.errors import DataError
 from headprune.tasks.recipe import Recipe
+
+if TYPE_CHECKING:
+    from headprune.types import Tokenizer
 
 Norm = Literal["pre", "post"]
 
@@ -33,7 +36,7 @@ class Shape:
         if min(self.layers, self.heads, self.width, self.feed_forward) < 1 or self.width % self.heads:
             raise DataError(f"A width of {self.width} does not divide among {self.heads} heads ({self.layers} layers).")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -46,7 +49,7 @@ class TranslatorPreset:
     about: str
 
 
-def new_translator(shape: Shape, tokenizer: Any, seed: int) -> Any:
+def new_translator(shape: Shape, tokenizer: Tokenizer, seed: int) -> Any:
     """A model with random weights for the tokenizer's vocabulary."""
     import torch
     import transformers

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,9 @@ from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.translation.beam_search import Search
 from headprune.tasks.translation.pairs import Languages, Pairs, read_pairs, within_length
 from headprune.tasks.translation.quality import TEACHER_FORCED, corpus_score, is_translated, sentence_counts, signature
+
+if TYPE_CHECKING:
+    from headprune.types import Config, Outputs, Processor
 
 REFERENCES = "_references"
 
@@ -47,8 +50,8 @@ class TranslationTask(Task):
     prefix: str = ""  # what the model wants before every source ("translate English to German: ")
     search: Search = field(default_factory=Search)
     most_apart: float = 4.0  # training pairs with one side so many times as long as the other are left out
-    processor: Any = field(default=None, repr=False)
-    config: Any = field(default=None, repr=False)
+    processor: Processor = field(default=None, repr=False)
+    config: Config = field(default=None, repr=False)
     model_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
 
     def row_kind(self) -> str:
@@ -58,13 +61,13 @@ class TranslationTask(Task):
     def searches(self) -> bool:
         return is_translated(self.metric)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         said = {**super().settings(), "languages": str(self.languages), "prefix": self.prefix}
         if not self.searches:
             return {**said, "by": "teacher forcing: the probability of the references, nothing is translated"}
         return {**said, "by": "beam search", "search": self.search.to_dict(), "signature": signature(self.metric.name)}
 
-    def for_processor(self, processor: Any, config: Any) -> Self:
+    def for_processor(self, processor: Processor, config: Config) -> Self:
         if not getattr(config, "is_encoder_decoder", False):
             raise DataError(
                 f"The model is a {config.model_type}, which has no decoder that reads an encoder. Translation needs an "
@@ -75,7 +78,7 @@ class TranslationTask(Task):
         task._check_tokenizer()
         return task
 
-    def load(self, source: Source, split: str, processor: Any, max_length: int) -> Examples:
+    def load(self, source: Source, split: str, processor: Processor, max_length: int) -> Examples:
         """Pairs as token ids. In training too long pairs are left out; elsewhere they are an error."""
         if self.languages is None:
             raise DataError("Which languages? Say source and target with --languages, as en-de.")
@@ -102,7 +105,7 @@ class TranslationTask(Task):
         asked = {name: value for name, value in inputs.items() if name not in ("labels", "decoder_input_ids")}
         return Translations(self.search.run(model, asked, _room(model.config), **self._forced()))
 
-    def outcome(self, outputs: Any, batch: Batch) -> Tensor:
+    def outcome(self, outputs: Outputs, batch: Batch) -> Tensor:
         if not self.searches:
             return torch.stack(token_labels(outputs, batch), dim=1)  # (batch, 2)
         rows = sentence_counts(self.metric.name, self.texts(outputs), batch[REFERENCES])
@@ -140,7 +143,7 @@ class TranslationTask(Task):
 
         Also without smoothing, because models' own losses are means of a batch, whatever the step has besides it."""
 
-        def smoothed(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        def smoothed(outputs: Outputs, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
             logits = outputs["logits"].float().flatten(0, 1)  # (batch x length, vocabulary)
             total = F.cross_entropy(
                 logits, labels.flatten(), ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
@@ -149,7 +152,7 @@ class TranslationTask(Task):
 
         return smoothed
 
-    def _collator(self, processor: Any) -> _Collator:
+    def _collator(self, processor: Processor) -> _Collator:
         start = self._forced().get("decoder_start_token_id", getattr(self.config, "decoder_start_token_id", None))
         if start is None:
             start = processor.bos_token_id if processor.bos_token_id is not None else processor.pad_token_id
@@ -197,7 +200,7 @@ class TranslationTask(Task):
                     "tokenizer that the model was trained with into its folder."
                 )
 
-    def _check_tokens(self, pairs: Pairs, sides: Sequence[tuple[list[int], list[int]]], processor: Any) -> None:
+    def _check_tokens(self, pairs: Pairs, sides: Sequence[tuple[list[int], list[int]]], processor: Processor) -> None:
         """Every token must have a vector, and most must be known."""
         sizes = _vocabularies(self.config)
         unknown, total, first = 0, 0, None
@@ -218,7 +221,7 @@ class TranslationTask(Task):
             )
 
 
-def _language_token(processor: Any, code: str) -> int | None:
+def _language_token(processor: Processor, code: str) -> int | None:
     """The token that stands for a language; None if the tokenizer does not know it."""
     try:
         token = (
@@ -240,7 +243,7 @@ def _check_lengths(pairs: Pairs, lengths: Sequence[tuple[int, int]], most: int) 
                 )
 
 
-def _vocabularies(config: Any) -> tuple[int | None, int | None]:
+def _vocabularies(config: Config) -> tuple[int | None, int | None]:
     """How many tokens source and target can have, by the names that configs have for it."""
     size = getattr(config, "vocab_size", None)
     source = getattr(config, "src_vocab_size", size)
@@ -248,7 +251,7 @@ def _vocabularies(config: Any) -> tuple[int | None, int | None]:
     return source, target if target is not None else size
 
 
-def _room(config: Any) -> int:
+def _room(config: Config) -> int:
     """The most tokens that the decoder can write."""
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
     return min((limit - 2 for limit in limits if isinstance(limit, int)), default=512)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from headprune.scoring.context import evaluation
 from headprune.stats import proportion_interval
 from headprune.structure.find import find_heads, unwrapped
 from headprune.tasks.tags import check_splits_words
+
+if TYPE_CHECKING:
+    from headprune.types import Tokenizer
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")
 TO_HEAD, TO_DEPENDENT = "dependent to head", "head to dependent"
@@ -84,7 +87,7 @@ class Findings:
             for name in self.relations
         }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "sentences": self.sentences,
             "tokens": self.tokens,
@@ -99,7 +102,7 @@ class Findings:
 def find_functions(
     model: nn.Module,
     sentences: Sequence[Sentence],
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     *,
     thresholds: Thresholds | None = None,
     max_length: int = 128,
@@ -149,7 +152,7 @@ def find_functions(
     return Findings(rows, relations, len(ready), tokens, rarest.sentences, limits)
 
 
-def _run(model: nn.Module, batch: Sequence[Encoded], tokenizer: Any) -> None:
+def _run(model: nn.Module, batch: Sequence[Encoded], tokenizer: Tokenizer) -> None:
     padded = tokenizer.pad({"input_ids": [list(item.tokens) for item in batch]}, padding_side="right",
                            return_tensors="pt")  # fmt: skip
     device = next(model.parameters()).device

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headprune.errors import DataError, MissingExtraError
 from headprune.tasks.tables import read_table
+
+if TYPE_CHECKING:
+    from headprune.types import Tokenizer
 
 SAME = {"dobj": "obj"}  # what other schemes call the relations of Universal Dependencies
 
@@ -92,7 +95,7 @@ class Encoded:
         return keys / keys.sum(1, keepdim=True).clamp_min(1), keys
 
 
-def encoded(sentences: Sequence[Sentence], tokenizer: Any, max_length: int) -> Iterator[Encoded]:
+def encoded(sentences: Sequence[Sentence], tokenizer: Tokenizer, max_length: int) -> Iterator[Encoded]:
     """Sentences whose words all fit; longer ones are left out, since their trees would be cut."""
     for sentence in sentences:
         made = tokenizer([list(sentence.words)], is_split_into_words=True)

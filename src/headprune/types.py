@@ -1,0 +1,17 @@
+"""Types that many rooms share. Those of transformers are names for readers: its classes carry no types of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig as Config
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from transformers.utils import ModelOutput as Outputs
+
+    Processor: TypeAlias = Tokenizer  # or an image processor
+
+Batch: TypeAlias = Mapping[str, Any]  # model inputs by name
+
+__all__ = ["Batch", "Config", "Outputs", "Processor", "Tokenizer"]
