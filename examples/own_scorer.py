@@ -30,7 +30,7 @@ def sentence_vectors(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return (states * real).sum(1) / real.sum(1)  # (batch, width)
 
 
-@scorers.add("vector-shift")
+@scorers.add("vector-shift", comparable=True)  # a number means the same in every layer
 def vector_shift(job: ScoringContext) -> hp.HeadScores:
     """A job has the model in evaluation mode, its heads, and batches on its device. Larger: more worth keeping."""
     sums, everything = HeadSums(job.heads), hp.HeadMask.full(job.heads)
@@ -49,9 +49,9 @@ def vector_shift(job: ScoringContext) -> hp.HeadScores:
 name = sys.argv[1] if len(sys.argv) > 1 else minilm_folder()
 model, tokenizer = AutoModel.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
 seen, unseen = (dict(tokenizer(texts, padding=True, return_tensors="pt")) for texts in (SEEN, UNSEEN))
-for method, normalize in (("vector-shift", "none"), ("magnitude", "site"), ("random", "none")):
+for method in ("vector-shift", "magnitude", "random"):
     scores = hp.score(model, [seen], method=method)
-    mask = hp.select(scores, prune=0.25, normalize=normalize)  # "none": the numbers mean the same in every layer
+    mask = hp.select(scores, prune=0.25)
     small = hp.prune_(copy.deepcopy(model), mask)
     with torch.no_grad():
         near = F.cosine_similarity(sentence_vectors(small, unseen), sentence_vectors(model, unseen)).mean()

@@ -21,7 +21,7 @@ def random_scores(heads, seed=0):
     generator = torch.Generator().manual_seed(seed)
     rows = {s.id: tuple(torch.rand(s.original_num_heads, generator=generator).tolist()) for s in heads}
     ones = dict.fromkeys(rows, 1.0)
-    return HeadScores(method="random", sums=rows, squares=rows, counts=ones)
+    return HeadScores(method="random", sums=rows, squares=rows, counts=ones, comparable=True)
 
 
 def lost(scores, mask):
@@ -152,7 +152,7 @@ def test_scores_below_zero_are_no_reason_to_go():
     heads = hp.find_heads(model)
     scores = random_scores(heads)
     rows = {site: tuple(value - 5 for value in row) for site, row in scores.sums.items()}
-    negative = HeadScores(method="random", sums=rows, squares=rows, counts=scores.counts)
+    negative = HeadScores(method="random", sums=rows, squares=rows, counts=scores.counts, comparable=True)
     costs = {site.id: [0.0, 1.0, 2.0, 3.0, 4.0] for site in heads}
     assert len(within(negative, heads, costs, 8.0)) == 8
     assert within(negative, heads, costs, 5.0) == within(scores, heads, costs, 5.0)

@@ -60,7 +60,8 @@ def test_a_uniform_speedup_of_unequal_sites_is_refused():
 def test_a_budget_loses_the_least_scores_also_far_from_zero():
     """Where one site's units cost more, it may be cheaper to lose one of these than several others."""
     heads = hp.find_heads(tiny_model("bert"))
-    scores = HeadScores.from_values(heads, {"encoder.0": [1.0] * 4, "encoder.1": [3.0] * 4}, method="curvature")
+    rows = {"encoder.0": [1.0] * 4, "encoder.1": [3.0] * 4}
+    scores = HeadScores.from_values(heads, rows, method="curvature", comparable=True)
     costs = {"encoder.0": [0, 1, 2, 3, 4], "encoder.1": [0, 4, 8, 12, 16]}
     assert within(scores, heads, costs, 16.0).to_dict() == {"encoder.0": [0, 1, 2, 3], "encoder.1": [0, 1, 2]}
 

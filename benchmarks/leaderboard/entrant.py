@@ -133,7 +133,7 @@ class Entrant:
             began = time.process_time()
             self.seen[key] = calibration.scores(method, spec.unit), time.process_time() - began
         scores, seconds = self.seen[key]
-        mask = select(scores, self.heads, prune=spec.prune, unit=spec.unit, normalize=scores.view)  # type: ignore[arg-type]
+        mask = select(scores, self.heads, prune=spec.prune, unit=spec.unit)  # type: ignore[arg-type]
         return mask, seconds
 
     def _evaluated(self, mask: HeadMask | None, recover: str, seed: int) -> tuple[Evaluation, float]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headprune.errors import UnknownNameError
 
@@ -51,33 +52,64 @@ def check_options(kind: str, function: Callable[..., object], options: Iterable[
             raise UnknownNameError(f"{kind} has no option called '{name}'. {more}")
 
 
-class Registry(Generic[T]):
-    """A table of one kind of thing (scorers, adapters, …) that users may extend."""
+class NamedItems(Generic[T]):
+    """Things of one kind by name: those registered here, and those of installed packages.
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    A package offers one as an entry point of `group`; the entry point is loaded when its name is first asked for. What
+    it names is registered under the entry point's name, unless importing it did so already.
+    """
+
+    def __init__(self, kind: str, group: str | None = None) -> None:
+        self.kind, self.group = kind, group
         self._items: dict[str, T] = {}
+
+    def put(self, name: str, item: Any) -> None:
+        """Register something. Subclasses may make another thing of it."""
+        self._items[name] = item
+
+    def find(self, name: str) -> T | None:
+        if name not in self._items and self.group is not None:
+            for point in importlib.metadata.entry_points(group=self.group, name=name):
+                self._load(point)
+        return self._items.get(name)
+
+    def _load(self, point: importlib.metadata.EntryPoint) -> None:
+        try:
+            offered = point.load()
+        except Exception as error:  # whatever another package's code raises
+            package = f" of {point.dist.name}" if point.dist is not None else ""
+            raise UnknownNameError(
+                f"The {self.kind} '{point.name}' ({point.value}{package}) cannot be loaded: "
+                f"{type(error).__name__}: {error}. Update or remove that package."
+            ) from error
+        if point.name not in self._items:
+            self.put(point.name, offered)
+
+    def __getitem__(self, name: str) -> T:
+        found = self.find(name)
+        if found is None:
+            raise UnknownNameError(f"No {self.kind} called '{name}'. {hint(name, self)}")
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._names()))
+
+    def _names(self) -> set[str]:
+        offered = set() if self.group is None else importlib.metadata.entry_points(group=self.group).names
+        return {*self._items, *offered}
+
+
+class Registry(NamedItems[T]):
+    """A table of one kind of thing (recoveries, adapters, …) that users may extend."""
 
     def add(self, name: str) -> Callable[[T], T]:
         """Register under `name`: `@things.add("mine")` above a definition, or `things.add("mine")(thing)`."""
 
         def register(item: T) -> T:
-            self._items[name] = item
+            self.put(name, item)
             return item
 
         return register
-
-    def find(self, name: str) -> T | None:
-        return self._items.get(name)
-
-    def __getitem__(self, name: str) -> T:
-        try:
-            return self._items[name]
-        except KeyError:
-            raise UnknownNameError(f"No {self.kind} called '{name}'. {hint(name, self._items)}") from None
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._items
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._items))

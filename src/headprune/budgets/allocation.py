@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores
 from headprune.heads.mask import Unit
-from headprune.heads.ranking import Normalize, check_fit, units_of, worth
+from headprune.heads.ranking import check_fit, units_of, worth
+from headprune.heads.scores import Normalize
 
 BINS = 4096  # into which a budget is divided: a solution is within one of them per site
 

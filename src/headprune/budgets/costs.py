@@ -21,7 +21,8 @@ from headprune.cost.measurement import interleaved, ratio, sized_example, waitin
 from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.heads.mask import Unit
-from headprune.heads.ranking import Normalize, select, units_of_site
+from headprune.heads.ranking import select, units_of_site
+from headprune.heads.scores import Normalize
 from headprune.structure import projections
 from headprune.structure.example import to_model
 from headprune.structure.find import find_heads

@@ -9,7 +9,8 @@ from typing import Any
 from headprune.errors import DataError, FileFormatError
 from headprune.heads import HeadMap, HeadMask, HeadScores, canonical_component
 from headprune.heads.mask import Unit
-from headprune.heads.ranking import Normalize, select
+from headprune.heads.ranking import select
+from headprune.heads.scores import Normalize
 
 Score = Callable[[HeadMask], float]  # how well the model does with only these heads
 Rescore = Callable[[HeadMask], HeadScores]
@@ -63,7 +64,7 @@ def pruning_curve(
     components: Sequence[str] | None = None,
     at_least: int = 0,
     unit: Unit = "head",
-    normalize: Normalize = "site",
+    normalize: Normalize | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Curve:
     """Evaluate the model with more and more heads off.

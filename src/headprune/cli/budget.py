@@ -57,7 +57,7 @@ class Budget:
         metric = self.examples.task.metric
         found = pruning_curve(
             self.heads, scores, lambda mask: self._score(mask, self.examples.validation).score, shares=SHARES,
-            metric=metric.name, normalize=scores.view, at_least=self.at_least, unit=self.unit,  # type: ignore[arg-type]
+            metric=metric.name, at_least=self.at_least, unit=self.unit,  # type: ignore[arg-type]
         )  # fmt: skip
         best = furthest_within(found, self.max_drop * metric.point, larger_is_better=metric.larger_is_better)
         return HeadMask.from_dict(self.heads, best.kept)

@@ -211,7 +211,7 @@ def choose(
     if choice.uniform and len({len(site.groups) for site in found if site.num_heads}) > 1:
         raise MaskError("--uniform: the sites do not have equally many heads to begin with.")
     per = "site" if choice.uniform else choice.per
-    chosen = select(scores, found, normalize=scores.view, per=per, at_least=choice.at_least, **how)  # type: ignore[arg-type]
+    chosen = select(scores, found, per=per, at_least=choice.at_least, **how)  # type: ignore[arg-type]
     return chosen, f"{share} by {by}, unit {choice.unit}"
 
 

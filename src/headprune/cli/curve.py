@@ -87,9 +87,7 @@ def curve(
             measured = _Measured(loaded, heads, made, task, out / "unfinished", removed)
             for order, first, again in orders.of(loaded, heads):
                 for part, within in parts.items():
-                    line = pruning_curve(
-                        heads, first, measured, rescore=again, normalize=first.view, components=within, **ways
-                    )
+                    line = pruning_curve(heads, first, measured, rescore=again, components=within, **ways)
                     found.setdefault(", ".join(filter(None, (part, prefix or order))), []).append(line)
     result = {**task.settings(), "split": split, "examples": len(rows), "seed": seed, "removed": removed}
     result |= {"curves": {name: [c.to_dict() for c in curves] for name, curves in found.items()}}

@@ -10,11 +10,10 @@ from headprune.errors import MaskError, UnknownNameError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site, canonical_component, heads_to_prune
 from headprune.heads.ids import SiteName
 from headprune.heads.mask import Unit
+from headprune.heads.scores import Normalize, Row
 from headprune.registry import hint
 
 Per = Literal["model", "component", "site"]
-Normalize = Literal["site", "none"]
-Row = tuple[float | None, ...]  # of one site: a number for every head it has, by its original index
 
 
 def select(
@@ -27,7 +26,7 @@ def select(
     components: str | Iterable[str] | None = None,
     at_least: int = 0,
     unit: Unit = "head",
-    normalize: Normalize = "site",
+    normalize: Normalize | None = None,
     rounding: Literal["floor", "ceil"] = "floor",
     start: HeadMask | None = None,
 ) -> HeadMask:
@@ -36,9 +35,10 @@ def select(
     `prune` or `keep` is a share (float) or a count (int) of the model's heads, or of each component's or each site's
     with `per`. `components` leaves the others whole. `at_least` protects the best n heads of every site, so that
     fewer may go than asked for. `unit="group"` or `"query"` makes masks that fit grouped-query attention (it needs
-    `heads`); a unit's score is the sum of its heads', and a count counts units. `normalize="site"` compares heads of
-    different sites after dividing each site by its L2 norm (Michel et al.). Ties: the earlier head goes first, as in
-    Michel et al.'s code. Heads that `start` has off already stay off and count among those pruned (for re-scoring).
+    `heads`); a unit's score is the sum of its heads', and a count counts units. Heads of different sites are compared
+    as the scores say (`scores.view`); `normalize="site"` divides each site by its L2 norm (Michel et al.), `"none"`
+    does not. Ties: the earlier head goes first, as in Michel et al.'s code. Heads that `start` has off already stay
+    off and count among those pruned (for re-scoring).
     """
     if per not in ("model", "component", "site"):
         raise UnknownNameError(f"No way of counting called '{per}'. {hint(per, ('model', 'component', 'site'))}")
@@ -73,13 +73,13 @@ def _wanted(components: str | Iterable[str] | None, heads: HeadMap) -> set[str] 
     return wanted
 
 
-def units_of(heads: HeadMap, unit: Unit, scores: HeadScores, normalize: Normalize) -> list[tuple[HeadId, ...]]:
+def units_of(heads: HeadMap, unit: Unit, scores: HeadScores, normalize: Normalize | None) -> list[tuple[HeadId, ...]]:
     """What can go by itself: heads, groups that share keys and values, or one head of each group."""
     values = scores.normalized(normalize)
     return [members for site in heads for members in units_of_site(site, unit, values[site.id])]
 
 
-def pruning_order(scores: HeadScores, *, normalize: Normalize = "site") -> tuple[HeadId, ...]:
+def pruning_order(scores: HeadScores, *, normalize: Normalize | None = None) -> tuple[HeadId, ...]:
     """Every head, first to go first: `select(scores, prune=n)` takes the first n."""
     values = scores.normalized(normalize)
     heads = [(head,) for site in _plain_map(scores) for head in site.heads()]

@@ -13,13 +13,15 @@ from headprune.heads.headmap import HeadMap
 from headprune.heads.ids import HeadId
 from headprune.registry import hint
 
-_COMPARABLE = ("ablation", "curvature", "metric-ablation", "random", "reconstruction", "sensitivity-entropy")
+# Files of 0.1.0 do not say whether their scores compare across sites: these did. Today a scorer says it.
+_COMPARABLE_010 = ("ablation", "curvature", "metric-ablation", "random", "reconstruction", "sensitivity-entropy")
 
 _TOLD = ("share_reused",)  # options that tell of the work, which differs from part to part
 
 LARGEST = 1e150  # a score whose square is a number
 
 Row = tuple[float | None, ...]  # one number per original head of a site; None where the head was removed
+Normalize = Literal["site", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class HeadScores:
     counts: Mapping[str, float]  # samples behind each site's sums
     options: Mapping[str, Any] = field(default_factory=dict)
     data: str = ""
+    comparable: bool = False  # whether a number means the same in every site
 
     @classmethod
     def from_values(
@@ -90,6 +93,7 @@ class HeadScores:
             squares={site: _add(row, other.squares[site]) for site, row in self.squares.items()},
             counts={site: count + other.counts[site] for site, count in self.counts.items()},
             options={**self.options, **self._told_of_both(other)},
+            comparable=self.comparable and other.comparable,
         )
 
     def _told_of_both(self, other: HeadScores) -> dict[str, Any]:
@@ -102,13 +106,15 @@ class HeadScores:
         }
 
     @property
-    def view(self) -> Literal["site", "none"]:
+    def view(self) -> Normalize:
         """How heads of different sites compare: as they are where the score means the same everywhere (a change of
         the loss or the metric, a random number), after dividing each site by its norm otherwise (Michel et al.)."""
-        return "none" if self.method in _COMPARABLE else "site"
+        return "none" if self.comparable else "site"
 
-    def normalized(self, by: Literal["site", "none"] = "site") -> dict[str, Row]:
-        """The view that selection uses: each site's scores divided by their L2 norm (Michel et al.)."""
+    def normalized(self, by: Normalize | None = None) -> dict[str, Row]:
+        """What selection compares: by default the scores' own `view`; "site": each site's divided by their L2 norm
+        (Michel et al.); "none": as they are."""
+        by = by or self.view
         if by not in ("site", "none"):
             raise UnknownNameError(f"No normalisation called '{by}'. {hint(by, ('site', 'none'))}")
         if by == "none":
@@ -124,6 +130,7 @@ class HeadScores:
             "method": self.method,
             "options": dict(self.options),
             "data": self.data,
+            "comparable": self.comparable,
             "scores": {site: list(row) for site, row in self.scores.items()},
             "standard_errors": {site: list(row) for site, row in self.standard_errors.items()},
             "sums": {site: list(row) for site, row in self.sums.items()},
@@ -148,8 +155,13 @@ class HeadScores:
         options = content.get("options", {})
         if not isinstance(options, Mapping):
             raise FileFormatError("Scores: 'options' must be a table.")
+        method = str(content.get("method", ""))
+        comparable = content.get("comparable", method in _COMPARABLE_010)
+        if not isinstance(comparable, bool):
+            raise FileFormatError(f"Scores: 'comparable' is {comparable!r}; expected true or false.")
         made = cls(
-            method=str(content.get("method", "")),
+            method=method,
+            comparable=comparable,
             options=dict(options),
             data=str(content.get("data", "")),
             sums=sums,

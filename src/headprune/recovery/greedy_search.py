@@ -13,11 +13,11 @@ from torch import nn
 from headprune.errors import DataError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, heads_to_prune
 from headprune.heads.mask import Unit
-from headprune.heads.ranking import Normalize, select, units_of, worth
+from headprune.heads.ranking import select, units_of, worth
+from headprune.heads.scores import Normalize
 from headprune.masking import masked
 from headprune.recovery.fits import recoveries
 from headprune.recovery.recover import repaired
-from headprune.registry import check_options
 from headprune.scoring.context import ScoringContext, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss
 from headprune.scoring.registry import scorers, unit_options
@@ -73,7 +73,7 @@ def search(
     """
     if not isinstance(way, SearchConfig):
         raise MaskError(f"way is {way!r}; expected a Way (from headprune.recovery import Way), or none for the best.")
-    check_options(f"The score '{way.method}'", scorers[way.method], way.options)
+    scorers[way.method].check_options(way.method, way.options)
     if way.rounds < 1 or way.swaps < 0:
         raise MaskError(f"Found {way.rounds} rounds and {way.swaps} swaps; expected at least one round and no fewer.")
     if way.recover is not None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from headprune.files import WorkParts
 from headprune.heads import HeadMap, HeadScores
-from headprune.scoring.registry import data_free, needs_all
+from headprune.scoring.registry import scorers
 from headprune.scoring.run import score
 from headprune.structure.find import find_heads, unwrapped
 
@@ -31,9 +31,10 @@ def score_in_parts(
 ) -> HeadScores:
     """`score`, with the sums of finished parts kept in `folder`, which is removed at the end. Scores that do not add up
     are taken in one go."""
-    if options.get("method") in data_free or not batches:
+    method: str = options.setdefault("method", "sensitivity")
+    if scorers[method].data_free or not batches:
         return score(model, [], heads=heads, **options)
-    if options.get("method") in needs_all:
+    if scorers[method].needs_all:
         return score(model, list(_counted(batches, progress)), heads=heads, **options)
     heads = heads if heads is not None else find_heads(model)
     sites = {"sites": sorted(heads.original_counts())} if heads.neurons else {}

@@ -12,11 +12,10 @@ from torch import nn
 from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.masking import masked
-from headprune.registry import check_options
 from headprune.scoring.context import ScoringContext, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss, LossFunction
 from headprune.scoring.moments import equations_of
-from headprune.scoring.registry import data_free, of_attention, scorers
+from headprune.scoring.registry import scorers
 from headprune.structure.find import find_heads, unwrapped
 
 
@@ -50,15 +49,15 @@ def score(
     model = unwrapped(model)
     scorer = scorers[method]
     found = heads if heads is not None else find_heads(model)
-    if method in of_attention and found.neurons:
+    if scorer.of_attention and found.neurons:
         raise UnsupportedModelError(
             f"'{method}' looks at attention, which neurons do not have. Score heads alone, or neurons by another one "
             "(sensitivity, fisher, output-norm, curvature …)."
         )
-    check_options(f"The score '{method}'", scorer, options)
+    scorer.check_options(method, options)
     if not len(found):
         raise UnsupportedModelError("This model has no heads left: there is nothing to score.")
-    if method not in data_free and any(parameter.is_meta for parameter in model.parameters()):
+    if not scorer.data_free and any(parameter.is_meta for parameter in model.parameters()):
         raise UnsupportedModelError("The model is on the meta device: it has no weights to run. Load them first.")
     device = next(model.parameters()).device
     batches = batches_of(data, device, collator=collator, batch_size=batch_size)

@@ -44,6 +44,7 @@ class MetricAblation:
             counts=dict.fromkeys(rows, 1.0),
             options={"metric": self.base.metric.name, "examples": len(self.base.rows)},
             data=data,
+            comparable=True,  # a change of the metric
         )
 
     def _loss(self, site: str, head: int) -> float | None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headprune.heads import HeadMap, HeadScores
-from headprune.heads.ranking import Normalize, select
+from headprune.heads.ranking import select
+from headprune.heads.scores import Normalize
 from headprune.stats import Correlation, correlation
 
 
@@ -24,7 +25,7 @@ def agreement(
     second: HeadScores,
     *,
     keep: Sequence[float] = (0.25, 0.5, 0.75),
-    normalize: Normalize = "site",
+    normalize: Normalize | None = None,
 ) -> Agreement:
     """Compare two scores. By chance, the overlap is the share that is kept."""
     views = [scores.normalized(normalize) for scores in (first, second)]

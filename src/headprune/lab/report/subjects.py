@@ -133,8 +133,7 @@ def _subject(trial: Trial, labels: Mapping[str, str]) -> tuple[str, str]:
 
 def _scored(subject: Subject, record: Record) -> None:
     scores = HeadScores.from_dict(record.result)
-    view = scores.view
-    values = {site: list(row) for site, row in scores.normalized(view).items()}
+    values = {site: list(row) for site, row in scores.normalized().items()}
     raw = scores.scores
     errors: Cells = {}
     for site, row in scores.standard_errors.items():
@@ -145,7 +144,7 @@ def _scored(subject: Subject, record: Record) -> None:
         errors[site] = [None if e is None else 1.96 * e * abs(u) for e, u in zip(row, unit, strict=True)]
     told = f"{scores.method} on {scores.data}" if scores.data else scores.method
     subject.sites |= {site: len(row) for site, row in values.items()}
-    subject.rankings.append(Ranking(told, values, errors, pruning_order(scores, normalize=view)))
+    subject.rankings.append(Ranking(told, values, errors, pruning_order(scores)))
 
 
 def _ablated(subject: Subject, record: Record) -> None:
@@ -165,10 +164,11 @@ def _ablated(subject: Subject, record: Record) -> None:
         larger = metric_called(metric).larger_is_better
         worth = {site: tuple(None if x is None else -x if larger else x for x in row) for site, row in change.items()}
         scores = HeadScores(
-            method="metric-ablation", sums=worth, squares=worth, counts=dict.fromkeys(worth, 1.0), data=str(split)
-        )
+            method="metric-ablation", sums=worth, squares=worth, counts=dict.fromkeys(worth, 1.0), data=str(split),
+            comparable=True,
+        )  # fmt: skip
         blank: Cells = {site: [None] * n for site, n in sizes.items()}
-        order = pruning_order(scores, normalize=scores.view)
+        order = pruning_order(scores)
         values = {site: list(row) for site, row in worth.items()}
         subject.rankings.append(Ranking(f"metric-ablation on {split}", values, blank, order))
 

@@ -12,7 +12,7 @@ from headprune.scoring.context import HeadSums, ScoringContext
 from headprune.scoring.registry import scorers
 
 
-@scorers.add("ablation")
+@scorers.add("ablation", comparable=True)
 def ablation(job: ScoringContext, *, reuse: bool = True, unit: Unit = "head") -> HeadScores:
     """How much the loss of an example rises when the head alone is masked: E_x [L without h - L].
 

@@ -13,12 +13,10 @@ from headprune.heads import HeadScores, Site
 from headprune.hooks import recorded_attention
 from headprune.scoring.context import HeadSums, ScoringContext
 from headprune.scoring.positions import example_means
-from headprune.scoring.registry import of_attention, scorers
-
-of_attention |= {"confidence", "entropy"}
+from headprune.scoring.registry import scorers
 
 
-@scorers.add("confidence")
+@scorers.add("confidence", of_attention=True)
 def confidence(job: ScoringContext, *, exclude_end: bool = True) -> HeadScores:
     """The mean over tokens of a head's largest attention weight: E_x mean_t max_s a_ts.
 
@@ -30,7 +28,7 @@ def confidence(job: ScoringContext, *, exclude_end: bool = True) -> HeadScores:
     return _mean_over_queries(job, "confidence", _largest, exclude_end)
 
 
-@scorers.add("entropy")
+@scorers.add("entropy", of_attention=True)
 def entropy(job: ScoringContext, *, exclude_end: bool = False) -> HeadScores:
     """The mean entropy of a head's attention, negated, so that focused heads score higher: E_x mean_t sum_s a log a.
 

@@ -15,12 +15,10 @@ from headprune.scoring.context import HeadSums, ScoringContext, batch_rows
 from headprune.scoring.gradients import with_gradients
 from headprune.scoring.methods.reconstruction import blocks_of, by_head, elimination
 from headprune.scoring.moments import moments_of, within_memory
-from headprune.scoring.registry import needs_all, scorers
-
-needs_all.add("curvature")
+from headprune.scoring.registry import scorers
 
 
-@scorers.add("curvature")
+@scorers.add("curvature", comparable=True, needs_all=True)
 def curvature(job: ScoringContext, *, ridge: float = 1e-4, unit: Unit = "head") -> HeadScores:
     """The error that a least-squares repair leaves without a head, measured by what it does to the loss:
     tr(A_h Cov(e_h)), with A = E_x Σ_t (dL/dc_t)(dL/dc_t)ᵀ and e_h what the heads that are left cannot say of head h.

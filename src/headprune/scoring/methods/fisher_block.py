@@ -8,12 +8,10 @@ from torch import Tensor
 from headprune.heads import HeadScores
 from headprune.scoring.context import HeadSums, ScoringContext
 from headprune.scoring.gradients import example_gradients
-from headprune.scoring.registry import needs_all, scorers
-
-needs_all.add("fisher-block")
+from headprune.scoring.registry import scorers
 
 
-@scorers.add("fisher-block")
+@scorers.add("fisher-block", needs_all=True)
 def fisher_block(job: ScoringContext) -> HeadScores:
     """What a head adds to E_x (Σ_h dL(x)/dξ_h)² over the heads of its site that have gone before it.
 

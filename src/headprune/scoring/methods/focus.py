@@ -9,14 +9,10 @@ from headprune.heads import HeadScores
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.methods.attention import entropy
 from headprune.scoring.methods.sensitivity import sensitivity
-from headprune.scoring.registry import needs_all, of_attention, scorers
-
-needs_all.add("sensitivity-entropy")
-
-of_attention |= {"sensitivity-entropy"}
+from headprune.scoring.registry import scorers
 
 
-@scorers.add("sensitivity-entropy")
+@scorers.add("sensitivity-entropy", comparable=True, of_attention=True, needs_all=True)
 def sensitivity_entropy(job: ScoringContext, *, weight: float = 0.3) -> HeadScores:
     """A mean of two opinions, each from 0 to 1 within a site: (1 - weight) * sensitivity + weight * focus.
 

@@ -9,17 +9,13 @@ from torch import Tensor, nn
 from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadScores, Site
 from headprune.scoring.context import ScoringContext
-from headprune.scoring.registry import data_free, of_attention, scorers
+from headprune.scoring.registry import scorers
 from headprune.structure import projections
 from headprune.structure.find import model_structure
 from headprune.structure.trace import AttentionBlock
 
-data_free.add("magnitude")
 
-of_attention |= {"magnitude"}
-
-
-@scorers.add("magnitude")
+@scorers.add("magnitude", data_free=True, of_attention=True)
 def magnitude(job: ScoringContext) -> HeadScores:
     """The Frobenius norm of the head's value-output product: ‖W_o^h W_v^h‖.
 

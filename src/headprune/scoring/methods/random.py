@@ -6,12 +6,10 @@ import random as python_random
 
 from headprune.heads import HeadScores
 from headprune.scoring.context import ScoringContext
-from headprune.scoring.registry import data_free, scorers
-
-data_free.add("random")
+from headprune.scoring.registry import scorers
 
 
-@scorers.add("random")
+@scorers.add("random", comparable=True, data_free=True)
 def random(job: ScoringContext) -> HeadScores:
     """Numbers from 0 to 1 by the job's seed, the same on every machine.
 

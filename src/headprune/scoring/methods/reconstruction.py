@@ -12,13 +12,11 @@ from headprune.heads.mask import Unit
 from headprune.heads.ranking import units_of_site
 from headprune.scoring.context import HeadSums, ScoringContext
 from headprune.scoring.moments import moments_of, within_memory
-from headprune.scoring.registry import needs_all, scorers
+from headprune.scoring.registry import scorers
 from headprune.structure import projections
 
-needs_all.add("reconstruction")
 
-
-@scorers.add("reconstruction")
+@scorers.add("reconstruction", comparable=True, needs_all=True)
 def reconstruction(job: ScoringContext, *, ridge: float = 1e-4, unit: Unit = "head") -> HeadScores:
     """What share of a site's output is lost with a head, when the heads that are left are refitted by least squares.
 

@@ -13,14 +13,12 @@ from headprune.heads import HeadScores
 from headprune.hooks import captured_inputs, relevance_rules
 from headprune.scoring.context import HeadSums, ScoringContext, model_inputs, single_examples
 from headprune.scoring.losses import IGNORED
-from headprune.scoring.registry import of_attention, scorers
+from headprune.scoring.registry import scorers
 
 ALLOWED_GAP = 0.01  # of the relevance that may get lost between the answer and the inputs
 
-of_attention |= {"relevance"}
 
-
-@scorers.add("relevance")
+@scorers.add("relevance", of_attention=True)
 def relevance(job: ScoringContext, *, alpha: float = 0.5) -> HeadScores:
     """A head's share of the relevance that passes through its site, from the likeliest class or token of each answer.
 

@@ -15,12 +15,10 @@ from headprune.scoring.context import HeadSums, ScoringContext, batch_rows, sing
 from headprune.scoring.gradients import with_gradients
 from headprune.scoring.moments import Moments, moments_of, within_memory
 from headprune.scoring.positions import by_example
-from headprune.scoring.registry import needs_all, scorers
-
-needs_all.add("residual")
+from headprune.scoring.registry import scorers
 
 
-@scorers.add("residual")
+@scorers.add("residual", needs_all=True)
 def residual(job: ScoringContext, *, ridge: float = 1e-4, squared: bool = False) -> HeadScores:
     """How much the loss moves with the part of a head that no least-squares repair could replace:
     E_x |Σ_t dL(x)/dc_t · e_t|, where e is what is left of the head's context c after regression on the other heads'.
