@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig as Config
     from transformers import PreTrainedTokenizerBase as Tokenizer
     from transformers.utils import ModelOutput as Outputs
-
-    Processor: TypeAlias = Tokenizer  # or an image processor
+else:  # importing transformers would take seconds
+    Config = Outputs = Tokenizer = Any
 
 Batch: TypeAlias = Mapping[str, Any]  # model inputs by name
+Processor: TypeAlias = Tokenizer  # or an image processor
 
 __all__ = ["Batch", "Config", "Outputs", "Processor", "Tokenizer"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +20,7 @@ from headprune.heads import HeadId, HeadMask, Site
 from headprune.masking import masked
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.forward_cache import KeptEncoder, NothingKept, Replays, Reuse
-
-if TYPE_CHECKING:
-    from headprune.types import Batch
+from headprune.types import Batch
 
 Outcome = Callable[[Any, Mapping[str, Any]], Tensor]  # model output and batch -> one row per example
 

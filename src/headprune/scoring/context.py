@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,7 @@ from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadScores
 from headprune.scoring.losses import ExampleLoss
 from headprune.structure.modes import eval_mode
-
-if TYPE_CHECKING:
-    from headprune.types import Batch
+from headprune.types import Batch
 
 ROW = "row"  # which example is in which row of a batch
 

@@ -9,16 +9,14 @@ is: `loss(outputs, batch) -> (batch,)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headprune.errors import DataError, UnsupportedModelError
-
-if TYPE_CHECKING:
-    from headprune.types import Outputs
+from headprune.types import Outputs
 
 Batch = Mapping[str, Any]
 LossFunction = Callable[[Outputs, Batch], Tensor]

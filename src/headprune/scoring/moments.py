@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,9 +15,7 @@ from headprune.hooks import StopForward, heard_inputs
 from headprune.masking import masked
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.positions import real_rows
-
-if TYPE_CHECKING:
-    from headprune.types import Batch
+from headprune.types import Batch
 
 MEMORY = 4 * 2**30  # bytes of matrices at a time
 

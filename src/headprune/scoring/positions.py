@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headprune.heads import Site
 from headprune.scoring.context import batch_rows
-
-if TYPE_CHECKING:
-    from headprune.types import Batch
+from headprune.types import Batch
 
 
 def real_positions(batch: Batch, component: str, like: Tensor, *, has_encoder: bool) -> Tensor:

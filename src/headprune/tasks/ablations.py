@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from headprune.scoring.resumable import work_key
 from headprune.structure.find import find_heads, unwrapped
 from headprune.tasks.metrics import Metric, accuracy, correct
 from headprune.tasks.task import Evaluation, Task, evaluate
-
-if TYPE_CHECKING:
-    from headprune.types import Batch
+from headprune.types import Batch
 
 
 @dataclass(frozen=True)

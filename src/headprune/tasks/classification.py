@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,9 +14,7 @@ from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import CLASSES, NUMBERS, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features
-
-if TYPE_CHECKING:
-    from headprune.types import Outputs, Processor, Tokenizer
+from headprune.types import Outputs, Processor, Tokenizer
 
 Column = tuple[str | int, ...]  # names that a column has in different copies of a data set, or its number
 

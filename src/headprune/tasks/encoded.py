@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,9 +15,7 @@ from headprune.scoring.losses import IGNORED, ExampleLoss
 from headprune.tasks.metrics import LOSSES, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
-
-if TYPE_CHECKING:
-    from headprune.types import Config, Outputs, Processor
+from headprune.types import Config, Outputs, Processor
 
 LARGEST = 1 << 30  # numbers of one input of a batch, with padding
 

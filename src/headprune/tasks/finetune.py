@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,9 +35,7 @@ from headprune.tasks.trainers import (
     with_teacher,
     with_token_batches,
 )
-
-if TYPE_CHECKING:
-    from headprune.types import Config, Processor
+from headprune.types import Config, Processor
 
 CHECKPOINTS = 20  # of a run over running text, which may be one epoch or less
 _SCHEDULES = {

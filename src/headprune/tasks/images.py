@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,9 +15,7 @@ from headprune.tasks.labelled import LabelledTask, check_classes
 from headprune.tasks.metrics import Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features
-
-if TYPE_CHECKING:
-    from headprune.types import Outputs, Processor
+from headprune.types import Outputs, Processor
 
 KINDS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # Pillow knows many more, and would try them all

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from headprune.tasks.labels import Labels
 from headprune.tasks.task import Examples, Task
-
-if TYPE_CHECKING:
-    from headprune.types import Config
+from headprune.types import Config
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headprune.errors import DataError
 from headprune.registry import hint
-
-if TYPE_CHECKING:
-    from headprune.types import Config
+from headprune.types import Config
 
 MOST_CLASSES = 1_000_000
 

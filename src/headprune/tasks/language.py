@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,9 +20,7 @@ from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.symbols import has_symbols, numbered, unit_of
-
-if TYPE_CHECKING:
-    from headprune.types import Outputs, Processor
+from headprune.types import Outputs, Processor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,9 +16,7 @@ from headprune.errors import DataError
 from headprune.tasks.metrics import ANSWERS, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
-
-if TYPE_CHECKING:
-    from headprune.types import Outputs, Processor, Tokenizer
+from headprune.types import Outputs, Processor, Tokenizer
 
 LONGEST = 30  # tokens of an answer at most, as usual for SQuAD
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,9 +15,7 @@ from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import TAGS, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features
-
-if TYPE_CHECKING:
-    from headprune.types import Outputs, Processor, Tokenizer
+from headprune.types import Outputs, Processor, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

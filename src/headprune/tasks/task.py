@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,9 +23,7 @@ from headprune.scoring.losses import ExampleLoss
 from headprune.stats import Interval, bootstrap_interval
 from headprune.tasks.metrics import CLASSES, Metric, correct
 from headprune.tasks.sources import Source
-
-if TYPE_CHECKING:
-    from headprune.types import Config, Outputs, Processor
+from headprune.types import Config, Outputs, Processor
 
 Features = Mapping[str, Any]  # model inputs and labels of one example, not padded; names with _ are not the model's
 Batch = Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,9 +17,7 @@ from headprune.scoring.context import model_inputs
 from headprune.scoring.losses import IGNORED
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples
-
-if TYPE_CHECKING:
-    from headprune.types import Batch, Outputs
+from headprune.types import Batch, Outputs
 
 STATE = "trainer_state.json"  # of a checkpoint, which is whole when it has one: the Trainer writes it last
 VALIDATION = "validation.jsonl"  # beside the checkpoints: what `validate` found after each epoch

@@ -14,14 +14,12 @@ One softmax over both. q, k, v, r are linear maps without bias; u and v are vect
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from headprune.types import Config
+from headprune.types import Config
 
 
 class RelativeAttention(nn.Module):

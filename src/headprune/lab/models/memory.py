@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headprune.errors import UnsupportedModelError
-
-if TYPE_CHECKING:
-    from headprune.types import Config
+from headprune.types import Config
 
 
 class SegmentMemory:

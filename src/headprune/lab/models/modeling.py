@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +22,7 @@ from headprune.lab.models.configuration import AllAttentionConfig, MemoryConfig,
 from headprune.lab.models.memory import SegmentMemory
 from headprune.lab.models.positions import distances_for
 from headprune.lab.models.vocabulary import AdaptiveSoftmax, embedding_for, head_for, tied_names
-
-if TYPE_CHECKING:
-    from headprune.types import Config
+from headprune.types import Config
 
 IGNORED = -100
 

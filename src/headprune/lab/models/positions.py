@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
-
-if TYPE_CHECKING:
-    from headprune.types import Config
+from headprune.types import Config
 
 
 class LearnedDistances(nn.Embedding):

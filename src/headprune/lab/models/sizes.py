@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from headprune.errors import UnsupportedModelError
-
-if TYPE_CHECKING:
-    from headprune.types import Config
+from headprune.types import Config
 
 # How distances enter the MACs of a query token: rows of r projected for it, and columns of its position scores.
 Distances = Literal["once", "all", "span", "shared"]

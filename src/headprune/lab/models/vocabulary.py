@@ -7,14 +7,13 @@ among the words of the first part and the names of the others, then within a par
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from headprune.types import Config
+from headprune.types import Config
 
 
 class AdaptiveEmbedding(nn.Module):

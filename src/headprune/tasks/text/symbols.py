@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from headprune.errors import DataError
 from headprune.files import write_text
 from headprune.tasks.text.corpus import Unit
-
-if TYPE_CHECKING:
-    from headprune.types import Tokenizer
+from headprune.types import Tokenizer
 
 END, UNKNOWN = "<eos>", "<unk>"  # END closes every line of words
 NOTE = "symbols.json"  # what the vocabulary was made from

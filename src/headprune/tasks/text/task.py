@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,9 +18,7 @@ from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.streams import PLACE, Segments, StreamExamples
 from headprune.tasks.text.symbols import numbered, unit_of
-
-if TYPE_CHECKING:
-    from headprune.types import Config, Outputs, Processor
+from headprune.types import Config, Outputs, Processor
 
 BY_UNIT = replace(metrics["perplexity"])  # stands for a metric that was not chosen: the tokenizer's unit tells
 

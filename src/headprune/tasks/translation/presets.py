@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from headprune.errors import DataError
 from headprune.tasks.recipe import Recipe
-
-if TYPE_CHECKING:
-    from headprune.types import Tokenizer
+from headprune.types import Tokenizer
 
 Norm = Literal["pre", "post"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +26,7 @@ from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.translation.beam_search import Search
 from headprune.tasks.translation.pairs import Languages, Pairs, read_pairs, within_length
 from headprune.tasks.translation.quality import TEACHER_FORCED, corpus_score, is_translated, sentence_counts, signature
-
-if TYPE_CHECKING:
-    from headprune.types import Config, Outputs, Processor
+from headprune.types import Config, Outputs, Processor
 
 REFERENCES = "_references"
 

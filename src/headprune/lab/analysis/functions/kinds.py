@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,7 @@ from headprune.scoring.context import evaluation
 from headprune.stats import proportion_interval
 from headprune.structure.find import find_heads, unwrapped
 from headprune.tasks.tags import check_splits_words
-
-if TYPE_CHECKING:
-    from headprune.types import Tokenizer
+from headprune.types import Tokenizer
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")
 TO_HEAD, TO_DEPENDENT = "dependent to head", "head to dependent"

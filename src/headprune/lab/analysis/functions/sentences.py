@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headprune.errors import DataError, MissingExtraError
 from headprune.tasks.tables import read_table
-
-if TYPE_CHECKING:
-    from headprune.types import Tokenizer
+from headprune.types import Tokenizer
 
 SAME = {"dobj": "obj"}  # what other schemes call the relations of Universal Dependencies
 
