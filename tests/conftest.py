@@ -1,8 +1,9 @@
-"""Shared by all tests: one thread per worker, no network, a real small model."""
+"""Shared by all tests: one thread per worker, no network, models that are trained once."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -12,6 +13,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # two workers on two cores; also for the pr
 import pytest
 import torch
 import transformers
+from filelock import FileLock
 from hypothesis import settings
 
 torch.set_num_threads(1)
@@ -21,6 +23,25 @@ transformers.logging.disable_progress_bar()
 settings.register_profile("headprune", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("headprune")
 
+Made = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A folder by name, filled by the first process of the test run that asks for it; others read it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if base.name.startswith("popen-") else base
+
+    def made(name: str, fill: Callable[[Path], object]) -> Path:
+        folder, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                fill(folder)
+                done.touch()
+        return folder
+
+    return made
+
 
 @pytest.fixture(scope="session")
 def minilm() -> Path:
@@ -28,3 +49,49 @@ def minilm() -> Path:
     from headprune.cli.demo import minilm_folder
 
     return minilm_folder()
+
+
+@pytest.fixture(scope="session")
+def trained(made_once: Made) -> Path:
+    """A toy classifier (`tuned`) of `model` on `data`, and its `scores`; to be read, not written to."""
+    from tests.command import answered, call
+    from tests.tasks.toy import write_data, write_model
+
+    def fill(root: Path) -> None:
+        data, model = write_data(root / "data"), write_model(root / "model")
+        recipe = ("--epochs", 6, "--lr", 3e-3, "--batch-size", 20, "--seed", 0)
+        told = answered("finetune", model, "--data-dir", data, *recipe, "--out", root / "tuned")
+        assert told["dev"]["score"] > 0.9
+        call("score", root / "tuned", "--data-dir", data, "--out", root / "scores")
+
+    return made_once("toy-classifier", fill)
+
+
+@pytest.fixture(scope="session")
+def pair_tokenizer() -> transformers.PreTrainedTokenizerBase:
+    """Subwords of the toy language pair."""
+    from headprune.tasks.translation.subwords import train_subwords
+    from tests.tasks.parallel import pairs
+
+    return train_subwords([text for pair in pairs(300, 0) for text in pair], 320)
+
+
+@pytest.fixture(scope="session")
+def pair_folder(made_once: Made) -> Path:
+    """A few sentences of the toy language pair."""
+    from tests.tasks.parallel import write_pairs
+
+    return made_once("toy-pairs", lambda folder: write_pairs(folder, train=60, dev=6, test=6))
+
+
+@pytest.fixture(scope="session")
+def text_folder(made_once: Made) -> Path:
+    """A toy text in three parts."""
+    from tests.tasks.text.toy import babble
+
+    def fill(folder: Path) -> None:
+        folder.mkdir()
+        for part, length in (("train", 1500), ("dev", 200), ("test", 200)):
+            (folder / f"{part}.txt").write_text(babble(length, seed=length))
+
+    return made_once("toy-text", fill)

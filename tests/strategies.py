@@ -32,6 +32,9 @@ def site(
     )
 
 
+TWO = HeadMap((site("encoder", 0, 4), site("encoder", 1, 4)), model_type="toy")
+
+
 @st.composite
 def head_maps(draw: st.DrawFn, pruned: bool = False) -> HeadMap:
     components = draw(st.lists(st.sampled_from(["encoder", "decoder", "cross"]), unique=True, min_size=1))

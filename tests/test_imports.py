@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import headprune as hp
-from tests.families.tiny import tiny_model
+from tests.families.tiny import full_mask, tiny_model
 
 
 def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -117,3 +117,24 @@ def test_without_headprune_a_checkpoint_with_only_emptied_sites_does_not_load_ei
     )
     assert done.returncode != 0
     assert "mismatch" in done.stderr.lower()
+
+
+def test_a_pickled_pruned_model_opens_in_a_fresh_process(tmp_path):
+    """The attention function of pruned blocks is known as soon as headprune is imported."""
+    model = tiny_model("t5")
+    hp.prune_(model, full_mask(model).without("encoder.0:1", "decoder.0"))
+    torch.save(model, tmp_path / "model.pt")
+    code = (
+        "import sys, torch, headprune, transformers.models.t5.modeling_t5\n"
+        "model = torch.load(sys.argv[1], weights_only=False)\n"
+        "ids = torch.tensor([[3, 4, 5]])\n"
+        "print(float(model(input_ids=ids, decoder_input_ids=ids).logits.detach().sum()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.pt")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    ids = torch.tensor([[3, 4, 5]])
+    assert float(done.stdout.split()[-1]) == pytest.approx(
+        model(input_ids=ids, decoder_input_ids=ids).logits.sum().item(), rel=1e-4
+    )

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent / "src" / "headprune"
+from tests import places
+
+ROOT = places.ROOT / "src" / "headprune"
 
 # A module imports only from those above it in this list. `room.module` is a module whose place differs from its room's:
 # what a model's config says of its heads is part of what is on disk, and finding heads reads it.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
 import headprune as hp
+from headprune.equality import difference
 from headprune.errors import CheckpointError, MaskError, UnknownNameError
 from headprune.structure.example import example_inputs
-from tests.families.tiny import tiny_model
+from tests.families.tiny import answer_of, full_mask, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +214,7 @@ def test_masking_generation_acts_on_every_step():
 def test_weights_per_example_where_positions_come_first():
     """FSMT's projections see (positions, batch, width): each example keeps its own weights, also with as many
     positions as examples."""
-    from tests.tasks.test_translators import tiny_fsmt
+    from tests.tasks.parallel import tiny_fsmt
 
     model = tiny_fsmt(50)
     heads = hp.find_heads(model)
@@ -227,3 +230,19 @@ def test_weights_per_example_where_positions_come_first():
         with torch.no_grad(), hp.masked(model, alone):
             single = model(**{name: value[row : row + 1] for name, value in batch.items()}).logits
         assert torch.allclose(together[row], single[0], atol=1e-5)
+
+
+def test_skip_holds_for_numbers_too():
+    """All zero is emptied, however it is written."""
+    model = tiny_model("bert")
+    with hp.masked(model, full_mask(model).without("encoder.0"), empty_site="skip"):
+        expected = answer_of(model)
+    with hp.masked(model, {"encoder.0": [0.0] * 4}, empty_site="skip"):
+        assert difference(answer_of(model), expected).largest == 0.0
+
+
+def test_a_masked_model_is_not_copied():
+    """The copy would stay masked for ever."""
+    model = tiny_model("bert")
+    with hp.masked(model, full_mask(model).without("encoder.0")), pytest.raises(MaskError, match="copy"):
+        copy.deepcopy(model)

@@ -103,3 +103,16 @@ def test_a_load_of_an_ordinary_model_goes_through_untouched(tmp_path):
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen == [[1, ["dtype"]], [1, ["config"]], [1, ["output_loading_info"]], [1, []]]
+
+
+def test_asking_for_the_spec_does_not_use_the_hook_up():
+    """Tools probe for transformers without importing it."""
+    code = (
+        "import headprune, importlib.util, sys\n"
+        "importlib.util.find_spec('transformers.modeling_utils')\n"
+        "import transformers.modeling_utils as m\n"
+        "left = [f for f in sys.meta_path if m.__name__ in getattr(f, 'waiting', ())]\n"
+        "print('_headprune_installed' in vars(m.PreTrainedModel), bool(left))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "False"], done.stderr

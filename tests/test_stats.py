@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
+import headprune as hp
 from headprune import stats
 from headprune.errors import DataError
 
@@ -113,3 +114,8 @@ def test_unusable_outcomes_are_refused(bad):
         stats.paired_t_test(*bad)
     with pytest.raises(DataError):
         stats.holm([1.5])
+
+
+def test_the_statistics_are_at_hand():
+    """`hp.stats`, without importing it first."""
+    assert hp.stats.holm([0.01]) == [0.01]

@@ -7,9 +7,9 @@ import inspect
 
 import pytest
 import torch
-from tests.families.tiny import tiny_model
 
 import headprune as hp
+from tests.families.tiny import tiny_model
 
 # Where every example begins: a classifier, its tokenizer, and batches with labels. docs/api.md says so, too.
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "heads", "look", "back")

@@ -9,7 +9,9 @@ import transformers
 from tools.families.build_model import enlarge_, tiny_config
 from torch import nn
 
-import headprune  # noqa: F401  # registers our own models
+import headprune as hp  # registers our own models
+from headprune.structure.example import example_inputs
+from headprune.structure.run import run
 
 ENCODERS = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "mpnet", "modernbert", "xlm-roberta")
 DECODERS = (
@@ -51,12 +53,31 @@ def tiny_model(family: str, seed: int = 0, **more: Any) -> nn.Module:
 
 def padded_batch(model: nn.Module) -> dict[str, Any]:
     """An example whose second row is padded, where the model takes tokens."""
-    from headprune.structure.example import example_inputs
-
     batch = example_inputs(model, seed=1)
     if "attention_mask" in batch:
         batch["attention_mask"][1, 4:] = 0
     return batch
+
+
+def labelled_batch(model: nn.Module, rows: int = 2, length: int = 7) -> dict[str, Any]:
+    """An example with labels of two classes."""
+    return {**example_inputs(model, batch=rows, length=length), "labels": torch.arange(rows) % 2}
+
+
+def answer_of(model: nn.Module, batch: Any = None) -> Any:
+    """What a model says to a batch, or to an example made for it."""
+    with torch.no_grad():
+        return run(model, batch)
+
+
+def full_mask(model: nn.Module) -> hp.HeadMask:
+    """All heads that a model has."""
+    return hp.HeadMask.full(hp.find_heads(model))
+
+
+def half_of(heads: hp.HeadMap, seed: int = 0) -> hp.HeadMask:
+    """Half of the heads at random, in whole groups."""
+    return hp.HeadMask.random(heads, keep=0.5, seed=seed, unit="group")
 
 
 def expected_sites(family: str) -> dict[str, int]:
@@ -70,3 +91,9 @@ def expected_sites(family: str) -> dict[str, int]:
     return {"clip": {"encoder": 2, "decoder": 2}, "siglip": {"encoder": 4, "cross": 1}, "swin": {"encoder": 4}}.get(
         family, {"encoder": 2}
     )
+
+
+def labelled_batches(model, count=3):
+    """Batches with labels that the model computes a loss from."""
+    batches = [example_inputs(model, seed=seed) for seed in range(count)]
+    return [{**batch, "labels": torch.tensor([0, 1])} for batch in batches]

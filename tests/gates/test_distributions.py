@@ -1,4 +1,4 @@
-"""The gates' formulas: the papers' numbers, gradients by finite differences, samples against closed forms."""
+"""The gates' formulas: gradients by finite differences, samples against closed forms."""
 
 from __future__ import annotations
 
@@ -11,62 +11,7 @@ import headprune as hp
 from headprune.errors import GateError
 from headprune.gates.distributions import make_gate
 from headprune.gates.distributions.exact_k import soft_top_k
-from headprune.gates.distributions.gate import EPS
-
-
-def with_alpha(gate, *values):
-    with torch.no_grad():
-        gate.log_alpha.copy_(torch.tensor(values))
-    return gate
-
-
-def test_the_triples_of_voitas_figure_6():
-    """Temperature 0.5 and log_alpha 0, 2, -3."""
-    gate = with_alpha(hp.HardConcrete(3, temperature=0.5), 0.0, 2.0, -3.0)
-    assert gate.prob_zero().tolist() == pytest.approx([0.232, 0.039, 0.858], abs=6e-4)
-    assert gate.prob_one().tolist() == pytest.approx([0.232, 0.690, 0.015], abs=6e-4)
-
-
-def test_the_density_of_figure_6_is_one():
-    """It integrates to 1, and its tails beyond 0 and 1 are P(0) and P(1)."""
-    gate = with_alpha(hp.HardConcrete(3, temperature=0.5), 0.0, 2.0, -3.0)
-    # In logit space, where the density is smooth: s = sigmoid(z), ds = s (1 - s) dz.
-    z = torch.linspace(-60, 60, 200_001, dtype=torch.float64)
-    s = torch.sigmoid(z)
-    inside = (s > 2 * EPS) & (s < 1 - 2 * EPS)
-    s, weight = s[inside], (s * (1 - s))[inside] * (z[1] - z[0]) * 1.2
-    mass = gate.density(s * 1.2 - 0.1).double() * weight[:, None]
-    alpha = gate.log_alpha.detach().double()
-    cut = torch.sigmoid(0.5 * torch.logit(s[[0, -1]])[:, None] - alpha)  # P(s < first), P(s < last)
-    assert mass.sum(0).tolist() == pytest.approx((cut[1] - cut[0]).tolist(), abs=1e-4)
-    below = mass[s * 1.2 - 0.1 < 0].sum(0) + cut[0]
-    assert below.tolist() == pytest.approx(gate.prob_zero().tolist(), abs=1e-4)
-
-
-def test_the_published_test_rule_is_zero_up_to_minus_ln_11():
-    """`clip`: exactly 0 up to -2.398, exactly 1 from 2.398, fractions between; `paper`: 1 above 0."""
-    edge = math.log(11)
-    gate = with_alpha(hp.HardConcrete(5), -edge - 1e-3, -edge + 1e-3, 0.0, edge - 1e-3, edge + 1e-3)
-    clip = gate.final("clip").tolist()
-    assert clip[0] == 0.0
-    assert 0 < clip[1] < 0.01
-    assert clip[2] == pytest.approx(0.5)
-    assert 0.99 < clip[3] < 1.0
-    assert clip[4] == 1.0
-    gate = with_alpha(hp.HardConcrete(3), -1e-3, 1e-3, 5.0)
-    assert gate.final("paper").tolist() == [0.0, 1.0, 1.0]
-    assert gate.mask().tolist() == [False, True, True]
-
-
-def test_shims_gate_at_its_start():
-    """88 % open at 2, penalty 0.9426 a head, 120.7 for 128 heads, P(1) = sigmoid(pi) whatever the temperature."""
-    gate = hp.BinaryConcrete(128)
-    assert gate.log_alpha.tolist() == [2.0] * 128
-    assert gate.prob_open()[0].item() == pytest.approx(0.8808, abs=1e-4)
-    assert gate.penalty().item() / 128 == pytest.approx(0.9426, abs=1e-4)
-    assert gate.penalty().item() == pytest.approx(120.7, abs=0.05)
-    other = hp.BinaryConcrete(1, temperature=0.7)
-    assert other.prob_one().item() == pytest.approx(1 / (1 + math.exp(-2)))
+from tests.gates.toy import with_alpha
 
 
 @pytest.mark.parametrize("kind", ["hard-concrete", "binary-concrete"])
@@ -152,14 +97,6 @@ def test_the_soft_top_k_has_the_gradient_of_finite_differences():
             moved[place] += step
             values.append(float((soft_top_k(moved, 2, 0.4) * weights).sum()))
         assert scores.grad[place].item() == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-5, abs=1e-8)
-
-
-def test_the_initial_value_of_voitas_code():
-    """Glorot's uniform on eight heads: within 0.612."""
-    torch.manual_seed(0)
-    alpha = torch.cat([hp.HardConcrete(8, init="glorot").log_alpha.detach() for _ in range(200)])
-    assert alpha.abs().max().item() == pytest.approx(0.612, abs=0.01)
-    assert hp.HardConcrete(8, init=-1.5).log_alpha.tolist() == [-1.5] * 8
 
 
 def test_decided_gates():

@@ -15,10 +15,11 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import headprune as hp
 from headprune.equality import difference
+from tests.places import ROOT
 
 pytestmark = pytest.mark.slow
 
-MODELS = Path(os.environ.get("HEADPRUNE_MODELS", Path(__file__).parents[2] / ".venv" / "models"))
+MODELS = Path(os.environ.get("HEADPRUNE_MODELS", ROOT / ".venv" / "models"))
 SENTENCES = [
     "A gripping film with a clever script, and not a minute too long.",
     "The plot is thin.",

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+from headprune.tasks import Source, find_task
+
+SST2 = find_task("sst2")
+
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 
 GOOD, BAD = ["good", "fine", "great", "lovely"], ["bad", "poor", "awful", "dull"]
 OTHER = ["the", "film", "plot", "is", "was", "very", "a", "and", "but", "story"]
@@ -22,6 +29,9 @@ def sentences(count: int, seed: int) -> list[tuple[str, int]]:
         generator.shuffle(words)
         rows.append((" ".join(words), label))
     return rows
+
+
+TEXT = "\n".join(text for text, _ in sentences(40, 0))
 
 
 def write_data(folder: Path, train: int = 200, dev: int = 60) -> Path:
@@ -51,3 +61,24 @@ def write_model(folder: Path, seed: int = 0) -> Path:
     BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
+
+
+def word_tokenizer(text):
+    words = ["[PAD]", "[UNK]", "[MASK]", "[CLS]", "[SEP]", *sorted(set(text.split()))]
+    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]",
+                                   cls_token="[CLS]", sep_token="[SEP]")  # fmt: skip
+
+
+def write_rows(folder, split, rows):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{split}.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+
+
+def examples(folder, rows=None):
+    """Encoded examples of a file written for them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{text}\t{label}" for text, label in (rows if rows is not None else sentences(30, 0))]
+    (folder / "train.tsv").write_text("\n".join(lines))
+    return SST2.load(Source(folder), "train", tokenizer(), 64)

@@ -1,0 +1,17 @@
+"""Folders with tiny models."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.families.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders with a tiny BERT and a tiny Llama."""
+    root = tmp_path_factory.mktemp("models")
+    for family in ("bert", "llama"):
+        tiny_model(family).save_pretrained(root / family)
+    (root / "bert" / "vocab.txt").write_text("hello")
+    return root

@@ -1,0 +1,110 @@
+"""`headprune ablate`."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from transformers import GPT2Config
+
+from headprune.errors import DataError
+from tests.command import call
+from tests.tasks.toy import tokenizer, write_data
+
+
+def test_ablation_tells_change_and_significance(trained, tmp_path):
+    """Per head, raw and corrected; the base score is that of the tuned model."""
+    result = json.loads(call("ablate", trained / "tuned", "--data-dir", trained / "data", "--out", tmp_path, "--json"))
+    assert len(result["heads"]) == 8
+    assert result["base"]["score"] > 0.9
+    assert result["share_reused"] > 0.3
+    for row in result["heads"].values():
+        assert row["change"] == pytest.approx(row["score"] - result["base"]["score"])
+        assert row["p"] <= row["p_bh"] + 1e-12 <= row["p_holm"] + 2e-12
+    assert (tmp_path / "ablation.html").exists()
+    assert (tmp_path / "histogram.html").exists()
+    text = call("ablate", trained / "tuned", "--data-dir", trained / "data", "--out", tmp_path, "--all-but-one")
+    assert "after Holm" in text
+
+
+def test_two_parts_of_the_data_are_compared(trained, tmp_path):
+    """Figure 2 of Michel et al.: the same heads, two data sets, r and rho with p."""
+    words = ("ablate", trained / "tuned", "--data-dir", trained / "data", "--against", "train", "--out", tmp_path)
+    result = json.loads(call(*words, "--json"))["against"]
+    assert result["n"] == 8
+    assert result["pearson"] is None or -1 <= result["pearson"] <= 1
+    assert result["base"]["examples"] == 200
+    assert set(result["scores"]) == {f"encoder.{layer}:{head}" for layer in range(2) for head in range(4)}
+    assert (tmp_path / "scatter.html").exists()
+    assert "dev and train: " in call(*words)
+
+
+def test_ablations_that_differ_are_correlated():
+    """Heads that matter alike on both parts give r of one; where nothing changes there is no r."""
+
+    from headprune.cli.ablate import _compared, _told
+
+    first = SimpleNamespace(rows={i: {"score": score} for i, score in enumerate((0.9, 0.8, 0.5, 0.7))})
+    second = SimpleNamespace(rows={i: {"score": 2 * row["score"]} for i, row in first.rows.items()})
+    assert _compared(first, second)["pearson"] == pytest.approx(1.0)
+    assert "Pearson r 1.00" in _told(_compared(first, second))
+    flat = SimpleNamespace(rows={i: {"score": 0.9} for i in range(4)})
+    assert _told(_compared(first, flat)) == "no head changes the metric on one of them"
+
+
+def test_an_interrupted_ablation_and_curve_go_on(trained, tmp_path, monkeypatch):
+    """Finished batches and finished points are not computed again; the results are those of an unbroken run."""
+    from headprune.scoring import ablation_engine
+    from headprune.tasks import task
+
+    words = {
+        "ablate": ("ablate", trained / "tuned", "--data-dir", trained / "data", "--batch-size", 10, "--json"),
+        "curve": ("curve", trained / "tuned", "--data-dir", trained / "data", "--random", 2, "--steps", 4, "--json"),
+    }
+    whole = {name: call(*w, "--out", tmp_path / f"{name}-whole") for name, w in words.items()}
+    places = {"ablate": (ablation_engine, "_begin", 3), "curve": (task, "evaluate", 4)}
+    for name, (module, function, count) in places.items():
+        original, calls = getattr(module, function), []
+
+        def breaking(*args, original=original, calls=calls, count=count, **kwargs):
+            calls.append(1)
+            if len(calls) == count:
+                raise MemoryError("stopped")  # the command line turns Ctrl-C itself into an exit
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, function, breaking)
+        with pytest.raises(MemoryError, match="stopped"):
+            call(*words[name], "--out", tmp_path / name)
+        monkeypatch.setattr(module, function, original)
+        kept = list((tmp_path / name / "unfinished").iterdir())
+        assert len(kept) == count - 1
+        assert json.loads(call(*words[name], "--out", tmp_path / name)) == json.loads(whole[name])
+        assert not (tmp_path / name / "unfinished").exists()
+
+
+def test_the_best_single_head_of_each_layer(trained, tmp_path):
+    """Chosen on training examples, told on dev (Michel et al., Table 6)."""
+    words = ("ablate", trained / "tuned", "--data-dir", trained / "data", "--out", tmp_path, "--choose-on", "train")
+    told = call(*words, "--all-but-one", "--choose-examples", 80)
+    best = json.loads((tmp_path / "ablation.json").read_text())["best_single"]
+    assert (best["examples"], set(best["sites"])) == (80, {"encoder.0", "encoder.1"})
+    assert "encoder.1 with only head" in told
+    with pytest.raises(DataError, match="--all-but-one"):
+        call(*words)
+
+
+def test_a_decoder_without_padding_is_evaluated_in_batches(tmp_path):
+    """The tokenizer's padding becomes the model's."""
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=23, n_embd=32, n_layer=2, n_head=4, n_positions=64, num_labels=2, bos_token_id=2,
+                        eos_token_id=3)  # fmt: skip
+    transformers.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    data = write_data(tmp_path / "data", 20, 12)
+    words = ("ablate", tmp_path / "model", "--data-dir", data, "--out", tmp_path / "out", "--json")
+    whole, single = (json.loads(call(*words, "--batch-size", size)) for size in (12, 1))
+    assert whole["base"]["examples"] == 12
+    assert whole["heads"] == single["heads"]  # padding changes nothing

@@ -1,0 +1,29 @@
+"""Records and lines that no model was trained for."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from headprune.lab.experiments.store import Record
+from headprune.lab.experiments.trial import Trial
+from headprune.lab.report.lines import Line, Point
+
+
+def data_of(page, name):
+    return json.loads(re.search(rf'id="{name}-data">(.*?)</script>', page, re.S)[1])
+
+
+def trained(step, values, seed, kept, score, every=12):
+    """A record of a model that was trained with so many heads."""
+    params = {"command": "finetune", "arguments": ["{cut}"], "options": {}, "values": values}
+    result = {"task": "sst2", "kept": {"encoder.0": list(range(kept))}, "original": {"encoder.0": every},
+              "dev": {"metric": "accuracy", "score": score}}  # fmt: skip
+    return Record(trial=Trial(work="command", params=params, seed=seed, step=step), status="done", result=result)
+
+
+def line(name, *scores, share=0.5):
+    whole = Point(12, 0.0, dict.fromkeys(range(len(scores)), (0.9,)))
+    points = (whole, Point(6, share, {seed: (score,) for seed, score in enumerate(scores)}))
+    component, _, order = name.rpartition(", ")
+    return Line(name, points, order, (component, ""))
