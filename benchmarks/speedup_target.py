@@ -22,7 +22,8 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 import headprune as hp
-from headprune.budgets.costs import mask_for_speedup
+from headprune.budgets import Selection
+from headprune.budgets.kinds.speedup import mask_for_speedup
 from headprune.files import write_text
 
 BATCH, LENGTH, ROUNDS = 1, 128, 41
@@ -60,7 +61,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for target in TARGETS:
         began = time.perf_counter()
-        hit = mask_for_speedup(whole, scores, heads, target, batch=BATCH, length=LENGTH)
+        hit = mask_for_speedup(Selection(scores=scores, heads=heads, model=whole, batch=BATCH, length=LENGTH), target)
         looking = time.perf_counter() - began
         pruned = hp.prune_(copy.deepcopy(whole), hit.mask, verify=False)
         control = speedup(whole, copy.deepcopy(whole), tokens)

@@ -14,6 +14,7 @@ from headprune import integration
 if TYPE_CHECKING:
     from headprune import compat as compat
     from headprune import stats as stats
+    from headprune.budgets.select import select as select
     from headprune.checkpoint.export import export as export
     from headprune.compat import prune_heads as prune_heads
     from headprune.cost.measurement import measure as measure
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from headprune.heads import HeadMask as HeadMask
     from headprune.heads import HeadScores as HeadScores
     from headprune.heads.patterns import pattern as pattern
-    from headprune.heads.ranking import select as select
     from headprune.lab.analysis.functions import find_functions as find_functions
     from headprune.lab.models.configuration import AllAttentionConfig as AllAttentionConfig
     from headprune.lab.models.configuration import TransformerXLConfig as TransformerXLConfig
@@ -81,7 +81,7 @@ _PUBLIC = {
     "recover_": "headprune.recovery",
     "search": "headprune.recovery",
     "score": "headprune.scoring",
-    "select": "headprune.heads.ranking",
+    "select": "headprune.budgets",
     "measure": "headprune.cost.measurement",
     "plan": "headprune.surgery.plan",
     "prune_": "headprune.surgery.prune",

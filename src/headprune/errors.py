@@ -79,10 +79,7 @@ class BudgetError(MaskError):
     - `--uniform` keeps as many heads in every site: without it, more budgets can be met.
 
     Example:
-        from headprune.budgets.costs import mask_for_budget
-
-        scores = hp.score(model, method="random", heads=heads)
-        mask_for_budget(model, scores, heads, "parameters", 0.01)
+        hp.select(hp.score(model, method="random"), heads, params=0.01, model=model)
     """
 
 

@@ -58,3 +58,21 @@ def test_a_budget_loses_the_least_scores_also_far_from_zero():
     scores = HeadScores.from_values(heads, rows, method="curvature", comparable=True)
     costs = {"encoder.0": [0, 1, 2, 3, 4], "encoder.1": [0, 4, 8, 12, 16]}
     assert within(scores, heads, costs, 16.0).to_dict() == {"encoder.0": [0, 1, 2, 3], "encoder.1": [0, 1, 2]}
+
+
+def test_uniform_keeps_the_same_number_everywhere():
+    """The most that fits."""
+    model = tiny_model("bert")
+    heads = hp.find_heads(model)
+    costs = {site.id: [0.0, 1.0, 2.0, 3.0, 4.0] for site in heads}
+    mask = within(random_scores(heads), heads, costs, 5.0, uniform=True)
+    assert {len(mask.kept(site.id)) for site in heads} == {2}
+
+
+def test_sites_keep_what_they_must():
+    """`at_least` holds where the budget would have it otherwise."""
+    model = tiny_model("bert")
+    heads = hp.find_heads(model)
+    costs = {site.id: [0.0, 1.0, 2.0, 3.0, 4.0] for site in heads}
+    mask = within(random_scores(heads), heads, costs, 4.0, at_least=2)
+    assert all(len(mask.kept(site.id)) >= 2 for site in heads)

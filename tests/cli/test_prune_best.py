@@ -72,7 +72,7 @@ def test_a_speed_up_is_told_as_measured(trained, monkeypatch):
             times.append([float(counter.get_total_flops())] * repeats)
         return times
 
-    monkeypatch.setattr("headprune.budgets.costs.interleaved", counted)
+    monkeypatch.setattr("headprune.budgets.kinds.speedup.interleaved", counted)
     told = prune(trained, "--method", "sensitivity", "--speedup", 1.2, "--length", 24, "--dry-run")
     asked, measured = (float(number) for number in re.findall(r"\d\.\d+", told["by"])[:2])
     assert asked == 1.2

@@ -100,13 +100,11 @@ def test_scores_select_and_repair_neurons_as_heads():
 
 def test_a_budget_is_spent_on_heads_and_neurons_together():
     """Parameters of both; what is cheap to lose goes."""
-    from headprune.budgets.costs import mask_for_budget
-
     model = tiny_model("llama").eval()
     heads = hp.find_heads(model, neurons=True)
     batch = example_inputs(model)
     scores = hp.score(model, [{**batch, "labels": batch["input_ids"]}], heads=heads)
-    mask = mask_for_budget(model, scores, heads, "parameters", 0.8, unit="group", normalize="none")
+    mask = hp.select(scores, heads, params=0.8, model=model, unit="group")
     pruned = hp.prune_(copy.deepcopy(model), mask)
     whole, left = (sum(p.numel() for p in m.parameters()) for m in (model, pruned))
     assert 0.7 * whole < left <= 0.8 * whole
@@ -168,8 +166,6 @@ def test_scores_of_a_batch_are_those_of_its_examples_where_positions_come_first(
 
 def test_a_mask_of_neurons_alone_leaves_heads_alone_and_budgets_take_it():
     """Masked, repaired and pruned; and found for a share of the parameters."""
-    from headprune.budgets.costs import mask_for_budget
-
     model = tiny_model("bert").eval()
     heads = hp.find_heads(model, neurons=True)
     alone = hp.HeadMask.full(heads.neurons).without("neurons.0:3", "neurons.1:4")
@@ -182,7 +178,7 @@ def test_a_mask_of_neurons_alone_leaves_heads_alone_and_budgets_take_it():
     assert len(hp.find_heads(pruned)) == 8
     model = tiny_model("bert").eval()
     scores = hp.score(model, heads=heads.neurons, method="random")
-    mask = mask_for_budget(model, scores, heads.neurons, "macs", 0.9)
+    mask = hp.select(scores, heads.neurons, macs=0.9, model=model)
     assert all(site.startswith("neurons.") for site in mask.to_dict())
     assert hp.plan(model, mask).macs_after.total <= 0.9 * hp.plan(model, mask).macs_before.total
 

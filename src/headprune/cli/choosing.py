@@ -225,21 +225,15 @@ def _scores(choice: Choice, calibration: Calibration | None) -> HeadScores | Non
 
 def _within_costs(choice: Choice, model: Any, found: HeadMap, scores: HeadScores) -> tuple[HeadMask, str] | None:
     """--params, --macs and --speedup: what heads cost here, and the mask that loses least within the budget."""
-    from headprune.budgets.costs import mask_for_budget, mask_for_speedup
+    from headprune.budgets import Selection
+    from headprune.budgets.select import find_mask
 
     ways: Any = {name: getattr(choice, name) for name in ("unit", "at_least", "uniform", "gqa", "batch", "length")}
-    ways["normalize"] = "none" if choice.parts == "both" else None  # what the loss loses, the same for all
-    if choice.speedup is not None:
-        hit = mask_for_speedup(model, scores, found, choice.speedup, **ways)
-        low, high = hit.spread
-        told = f"{choice.speedup} times as fast asked for, {hit.speedup:.2f} measured ({low:.2f} to {high:.2f})"
-        return hit.mask, told
-    if choice.params is not None:
-        return mask_for_budget(
-            model, scores, found, "parameters", amount(choice.params), **ways
-        ), "--params " + choice.params
-    if choice.macs is not None:
-        return mask_for_budget(model, scores, found, "macs", amount(choice.macs), **ways), "--macs " + choice.macs
+    selection = Selection(scores=scores, heads=found, model=model, **ways)
+    for name in ("params", "macs", "speedup"):
+        if (value := getattr(choice, name)) is not None:
+            hit = find_mask(name, amount(value) if isinstance(value, str) else value, selection)
+            return hit.mask, hit.message or f"--{name} {value}"
     return None
 
 

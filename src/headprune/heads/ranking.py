@@ -30,22 +30,13 @@ def select(
     rounding: Literal["floor", "ceil"] = "floor",
     start: HeadMask | None = None,
 ) -> HeadMask:
-    """Keep the best heads.
-
-    `prune` or `keep` is a share (float) or a count (int) of the model's heads, or of each component's or each site's
-    with `per`. `components` leaves the others whole. `at_least` protects the best n heads of every site, so that
-    fewer may go than asked for. `unit="group"` or `"query"` makes masks that fit grouped-query attention (it needs
-    `heads`); a unit's score is the sum of its heads', and a count counts units. Heads of different sites are compared
-    as the scores say (`scores.view`); `normalize="site"` divides each site by its L2 norm (Michel et al.), `"none"`
-    does not. Ties: the earlier head goes first, as in Michel et al.'s code. Heads that `start` has off already stay
-    off and count among those pruned (for re-scoring).
-    """
+    """Keep the best heads: `hp.select` without its budgets, and explained there."""
     if per not in ("model", "component", "site"):
         raise UnknownNameError(f"No way of counting called '{per}'. {hint(per, ('model', 'component', 'site'))}")
     if heads is None:
         if unit != "head":
             raise MaskError(f"unit='{unit}' needs to know the groups: pass heads=find_heads(model).")
-        heads = _plain_map(scores)
+        heads = plain_map(scores)
     check_fit(scores, heads)
     wanted = _wanted(components, heads)
     values = scores.normalized(normalize)
@@ -82,7 +73,7 @@ def units_of(heads: HeadMap, unit: Unit, scores: HeadScores, normalize: Normaliz
 def pruning_order(scores: HeadScores, *, normalize: Normalize | None = None) -> tuple[HeadId, ...]:
     """Every head, first to go first: `select(scores, prune=n)` takes the first n."""
     values = scores.normalized(normalize)
-    heads = [(head,) for site in _plain_map(scores) for head in site.heads()]
+    heads = [(head,) for site in plain_map(scores) for head in site.heads()]
     return tuple(head for (head,) in sorted(heads, key=lambda members: worth(members, values)))
 
 
@@ -134,7 +125,7 @@ def _protected(
     return spared
 
 
-def _plain_map(scores: HeadScores) -> HeadMap:
+def plain_map(scores: HeadScores) -> HeadMap:
     """Sites as far as scores know them: enough where heads stand alone."""
     sites = []
     for site_id, row in scores.sums.items():

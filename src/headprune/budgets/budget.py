@@ -1,0 +1,112 @@
+"""What a budget is: a rule that finds the best mask within an amount of something, under the name that users type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from torch import nn
+
+from headprune.budgets.allocation import within
+from headprune.budgets.cost_table import Costs, Probe, site_costs
+from headprune.errors import BudgetError, MaskError
+from headprune.heads import HeadMap, HeadMask, HeadScores
+from headprune.heads.mask import Unit
+from headprune.heads.scores import Normalize
+from headprune.registry import NamedItems
+from headprune.surgery.units import Gqa
+
+Evaluate = Callable[[HeadMask], float]  # how well the model does with only these heads; larger is better
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What is chosen from, and how: everything but the budget itself. Some budgets need `model`, some `evaluate`."""
+
+    scores: HeadScores
+    heads: HeadMap
+    model: nn.Module | None = None
+    evaluate: Evaluate | None = None
+    unit: Unit = "head"
+    at_least: int = 0
+    normalize: Normalize | None = None
+    uniform: bool = False  # the same number in every site
+    gqa: Gqa | None = None
+    batch: int = 1  # of a forward pass that is counted or timed: examples,
+    length: int = 128  # and tokens an example
+    progress: Callable[[str], None] = lambda what: None  # told what is being done
+
+    @property
+    def view(self) -> Normalize:
+        """How heads of different sites compare. What the loss loses with a head or with a neuron is the same thing, so
+        that sites of both kinds are not normalised."""
+        both = bool(self.heads.neurons) and bool(self.heads.attention)
+        return self.normalize or ("none" if both else self.scores.view)
+
+    def costs(self, probe: Probe) -> Costs:
+        """What each site costs with 0, 1, 2 … of its units."""
+        return site_costs(probe, self.heads, self.unit)
+
+    def within(self, costs: Costs, share: float) -> HeadMask:
+        """The mask that loses least of the model which then costs at most `share` of what it costs now."""
+        if not 0.0 < share <= 1.0:
+            raise MaskError(f"Found a budget of {share:.4g} of the model; expected more than 0 and at most 1.")
+        limit = share * costs.total - costs.rest
+        if limit < 0:
+            raise BudgetError(
+                f"The budget cannot be met by pruning heads: what is not attention is {costs.rest / costs.total:.1%} "
+                f"of the model's {costs.kind}, and {share:.1%} was asked for."
+            )
+        return within(
+            self.scores, self.heads, costs.sites, limit, unit=self.unit, at_least=self.at_least, normalize=self.view,
+            uniform=self.uniform,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BudgetMask:
+    """A mask within a budget, and in words what was measured on the way, if anything was."""
+
+    mask: HeadMask
+    message: str = ""
+
+
+Find = Callable[[Selection, Any], BudgetMask]  # the amount is as the budget takes it
+Function = TypeVar("Function", bound=Find)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A function that finds a mask, and what it says of itself."""
+
+    find: Find
+    about: str = ""  # for people: what an amount of it means
+    takes: Literal["amount", "number"] = "amount"  # a share (float) or count (int), or just a number
+    needs: Literal["model", "evaluate"] = "model"
+
+
+class Budgets(NamedItems[Budget]):
+    """Budgets by name. A package offers its own in the group `headprune.budgets`."""
+
+    def add(
+        self,
+        name: str,
+        about: str,
+        *,
+        takes: Literal["amount", "number"] = "amount",
+        needs: Literal["model", "evaluate"] = "model",
+    ) -> Callable[[Function], Function]:
+        """Register a function of a Selection and an amount: `@budgets.add("mine", "What it is.")`."""
+
+        def register(function: Function) -> Function:
+            self._items[name] = Budget(function, about, takes, needs)
+            return function
+
+        return register
+
+    def put(self, name: str, item: Any) -> None:
+        self._items[name] = item if isinstance(item, Budget) else Budget(item)
+
+
+budgets = Budgets("budget", group="headprune.budgets")
