@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headprune.cli.taskdata import TaskData, TaskOptions, padded_as
+from headprune.jobs.options.task import TaskOptions
 from headprune.recovery.calibration import Calibration
+from headprune.tasks.data import TaskData, open_task
+from headprune.tasks.processor import match_padding_
 
 if TYPE_CHECKING:
     from benchmarks.leaderboard import Spec
@@ -49,9 +51,9 @@ class Entrant:
         length = LENGTHS.get(data, 64)
         task = "causal-lm" if is_text else data
         size = 8 if is_text else 32
-        opened = TaskOptions(task=task, data_dir=place, max_length=length, batch_size=size).open(folder)
+        opened = open_task(TaskOptions(task=task, data_dir=place, max_length=length, batch_size=size), folder)
         model = load_model(folder, "cpu")
-        padded_as(model, opened.processor)
+        match_padding_(model, opened.processor)
         rows = opened.examples("test" if is_text else "dev")
         if is_text:
             rows = rows.subset(list(range(min(len(rows), math.ceil(TEST_TOKENS / length)))))

@@ -93,6 +93,16 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     return target
 
 
+def read_text(path: Path, kind: str) -> str:
+    """The text of a file of some kind; the folder that a command wrote stands for the file of that kind in it."""
+    if path.is_dir() and (path / f"{kind}.json").is_file():
+        path = path / f"{kind}.json"
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"The {kind} file '{path}' cannot be read: {error}.") from error
+
+
 def head_lists(value: object, what: str) -> dict[str, list[int]]:
     """A checked `{site id: [whole numbers]}`."""
     if not isinstance(value, Mapping):

@@ -217,6 +217,11 @@ def correlation(first: ArrayLike, second: ArrayLike) -> Correlation:
     )
 
 
+def p_text(p: float) -> str:
+    """Bootstraps of a thousand resamples tell nothing smaller than a thousandth."""
+    return f"p {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
 def _array(values: ArrayLike) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:

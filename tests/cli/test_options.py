@@ -7,8 +7,8 @@ import transformers
 from transformers import BertConfig
 
 from headprune.checkpoint.load_model import load_model
-from headprune.cli.options import amount
 from headprune.errors import CheckpointError, DataError, HeadpruneError, MaskError
+from headprune.jobs.options.base import amount
 from tests.command import call
 from tests.families.tiny import tiny_model
 from tests.tasks.toy import TINY, sentences, tokenizer, write_data, write_model, write_rows

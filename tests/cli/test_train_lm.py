@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headprune as hp
-from headprune.cli.training import TrainingOptions
+from headprune.jobs.options.training import TrainingOptions
 from headprune.tasks import evaluate
 from headprune.tasks.sources import Source
 from headprune.tasks.text import StreamTask
@@ -156,7 +156,7 @@ def test_a_metric_that_was_chosen_stays(trained, text_folder, tmp_path):
     )
     assert (bits["metric"], perplexity["metric"]) == ("bits-per-character", "perplexity")
     assert perplexity["score"] == pytest.approx(2 ** bits["score"])
-    recipe = TrainingOptions(schedule="linear").recipe(PRESETS["tiny"].recipe)
+    recipe = PRESETS["tiny"].recipe.with_options(TrainingOptions(schedule="linear"))
     assert (recipe.schedule, recipe.floor) == ("linear", 0.0)
 
 

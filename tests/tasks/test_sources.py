@@ -7,9 +7,9 @@ import transformers
 from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerFast
 
-from headprune.cli.taskdata import ready_tokenizer
 from headprune.errors import DataError
 from headprune.tasks import Source, find_task
+from headprune.tasks.processor import ready_tokenizer
 from tests.tasks.toy import TEXT, write_rows
 
 

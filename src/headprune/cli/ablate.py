@@ -11,8 +11,12 @@ import typer
 
 from headprune.checkpoint.load_model import check_writable
 from headprune.cli.options import Device, Json, Model, Picture, Seed, progress
-from headprune.cli.taskdata import TaskOptions, described, p_told, takes_task
+from headprune.cli.widening import takes_task
 from headprune.errors import DataError
+from headprune.jobs.options.task import TaskOptions
+from headprune.stats import p_text
+from headprune.tasks.data import open_task
+from headprune.typed_json import to_plain
 
 if TYPE_CHECKING:
     from headprune.heads import HeadMap
@@ -53,7 +57,7 @@ def ablate(
     from headprune.structure import find_heads
     from headprune.tasks.ablations import ablate_metric, best_single_heads
 
-    opened = data.open(model)
+    opened = open_task(data, model)
     task, loaded = opened.task, opened.load_model(model, device)
     parts = {"split": opened.batches(opened.examples(split, examples, seed))}
     if against is not None:
@@ -66,13 +70,14 @@ def ablate(
         results = {name: ablate_metric(loaded, batches, task, **ways) for name, batches in parts.items()}
     found, other, chooser = results["split"], results.get("against"), results.get("choose")
     result: dict[str, Any] = {
-        **task.settings(), "split": split, "all_but_one": all_but_one, "seed": seed, "base": described(found.base),
+        **task.settings(), "split": split, "all_but_one": all_but_one, "seed": seed,
+        "base": to_plain(found.base.summary()),
         "encoder_passes_saved" if task.searches else "share_reused": found.share_reused,
         "components": _by_component(found, find_heads(loaded)),
         "heads": {str(head): row for head, row in found.rows.items()},
     }  # fmt: skip
     if other is not None:
-        result["against"] = {"split": against, "base": described(other.base), **_compared(found, other)}
+        result["against"] = {"split": against, "base": to_plain(other.base.summary()), **_compared(found, other)}
         names = [str(head) for head in found.rows]
         pairs = [[rows[head]["score"] for head in found.rows] for rows in (found.rows, other.rows)]
         title = f"{task.metric.name} without each head"
@@ -96,7 +101,7 @@ def ablate(
         typer.echo(f"{split} and {against}: {_told(result['against'])}")
     for site, row in result.get("best_single", {}).get("sites", {}).items():
         typer.echo(
-            f"{site} with only head {row['head']}: {row['score']:.4f} ({row['change']:+.4f}, {p_told(row['p'])})"
+            f"{site} with only head {row['head']}: {row['score']:.4f} ({row['change']:+.4f}, {p_text(row['p'])})"
         )
     for component, row in result["components"].items() if len(result["components"]) > 1 else ():
         typer.echo(f"{component}: {_component_told(row)}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headprune.cli.taskdata import TaskData, described
 from headprune.errors import DataError
+from headprune.tasks.data import TaskData
+from headprune.typed_json import to_plain
 
 if TYPE_CHECKING:
     from headprune.heads import HeadMask, HeadScores
@@ -82,7 +83,9 @@ class Budget:
         assert gap.interval is not None
         return {
             "max_drop": self.max_drop,
-            **{name: {"full": described(a), "pruned": described(b)} for name, (a, b) in found.items()},
+            **{
+                name: {"full": to_plain(a.summary()), "pruned": to_plain(b.summary())} for name, (a, b) in found.items()
+            },
             "test_change": {
                 "change": gap.difference,
                 "interval": [gap.interval.low, gap.interval.high],

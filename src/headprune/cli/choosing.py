@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headprune.cli.options import Parts, amount
-from headprune.errors import FileFormatError, MaskError
+from headprune.cli.options import Parts
+from headprune.errors import MaskError
+from headprune.heads.stored import read_mask, read_scores
+from headprune.jobs.options.base import amount
 
 if TYPE_CHECKING:
     from headprune.heads import HeadMap, HeadMask, HeadScores
@@ -146,14 +148,13 @@ class Choice:
     @property
     def meant(self) -> str:
         """The parts of the model that are spoken of: by --parts, or by the names in --mask and --heads."""
-        from headprune.heads import HeadMask
         from headprune.heads.ids import NEURONS
 
         if self.parts != "heads":
             return "both" if self.mask is not None or self.heads is not None else self.parts
         names_neurons = f"{NEURONS}." in (self.heads or "")
         if self.mask is not None:
-            names_neurons = HeadMask.from_json(read_text(self.mask, "mask")).has_neurons
+            names_neurons = read_mask(self.mask).has_neurons
         return "both" if names_neurons else "heads"
 
     @property
@@ -178,7 +179,7 @@ def choose(
     from headprune.heads import HeadMask
 
     if choice.mask is not None:
-        chosen = HeadMask.from_json(read_text(choice.mask, "mask")).filled(found).checked_for(found)
+        chosen = read_mask(choice.mask).filled(found).checked_for(found)
         return chosen, f"the mask file {choice.mask.name}"
     if choice.heads is not None:
         names = [name.strip() for name in choice.heads.split(",") if name.strip()]
@@ -235,19 +236,3 @@ def _within_costs(choice: Choice, model: Any, found: HeadMap, scores: HeadScores
             hit = find_mask(name, amount(value) if isinstance(value, str) else value, selection)
             return hit.mask, hit.message or f"--{name} {value}"
     return None
-
-
-def read_scores(path: Path) -> HeadScores:
-    from headprune.heads import HeadScores
-
-    return HeadScores.from_json(read_text(path, "scores"))
-
-
-def read_text(path: Path, kind: str) -> str:
-    """A file of heads; the folder that a command wrote stands for the file of that kind in it."""
-    if path.is_dir() and (path / f"{kind}.json").is_file():
-        path = path / f"{kind}.json"
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"The {kind} file '{path}' cannot be read: {error}.") from error

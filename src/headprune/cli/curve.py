@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.checkpoint.load_model import check_writable
-from headprune.cli.choosing import read_scores
 from headprune.cli.options import Device, Json, Model, Picture, Seed, progress
-from headprune.cli.taskdata import TaskOptions, takes_task
+from headprune.cli.widening import takes_task
 from headprune.errors import DataError
+from headprune.heads.stored import read_scores
+from headprune.jobs.options.task import TaskOptions
+from headprune.tasks.data import open_task
 
 if TYPE_CHECKING:
     from headprune.budgets.curves import Curve, Rescore
@@ -69,7 +71,7 @@ def curve(
     from headprune.lab.analysis.pictures import curve_picture, write_picture
     from headprune.structure import find_heads
 
-    opened = data.open(model)
+    opened = open_task(data, model)
     task, rows = opened.task, opened.examples(split, examples, seed)
     made, shares = opened.batches(rows), [step / steps for step in range(steps + 1)]
     calibration = opened.inputs(opened.examples("train", rescore_examples, seed)) if rescore or checkpoints else []

@@ -164,7 +164,7 @@ def _told(result: dict[str, Any]) -> list[tuple[str, str]]:
 def _write_page(out: Path, result: dict[str, Any]) -> Path:
     """One page: what was cut and what it bought, the heat map of scores, the curves."""
     from headprune.budgets.curves import Curve
-    from headprune.cli.choosing import read_scores
+    from headprune.heads.stored import read_scores
     from headprune.lab.analysis.pictures import curve_picture, heat_map, write_page
     from headprune.structure import find_heads
 

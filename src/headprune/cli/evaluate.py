@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.checkpoint.load_model import check_writable
-from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Seed, progress
-from headprune.cli.taskdata import TaskData, TaskOptions, described, p_told, takes_task
+from headprune.cli.widening import takes_task
 from headprune.errors import DataError
+from headprune.files import read_text
+from headprune.jobs.options.task import TaskOptions
+from headprune.stats import p_text
+from headprune.tasks.data import TaskData, open_task
+from headprune.typed_json import to_plain
 
 if TYPE_CHECKING:
     from headprune.tasks import Evaluation
@@ -40,7 +44,7 @@ def evaluate(
     from headprune.stats import paired_bootstrap
 
     rivals = [name for name in (model, against) if name is not None]
-    parts = {name: data.open(name) for name in rivals}  # each reads the text with its own tokenizer
+    parts = {name: open_task(data, name) for name in rivals}  # each reads the text with its own tokenizer
     batches = {name: part.batches(part.examples(split, examples, seed)) for name, part in parts.items()}
     if against is not None and split == "train" and data.task == "translation":
         raise DataError(
@@ -64,7 +68,7 @@ def evaluate(
     told = f"{result['metric']} {result['score']:.4f} ({low:.4f} to {high:.4f}) on {result['examples']} of {split}"
     if against is not None:
         other_row = result["against"]
-        told += f"; {against} {other_row['score']:.4f}, change {other_row['change']:+.4f} ({p_told(other_row['p'])})"
+        told += f"; {against} {other_row['score']:.4f}, change {other_row['change']:+.4f} ({p_text(other_row['p'])})"
     typer.echo(f"{told}; {result['examples_per_second']:.1f} examples a second; {out}")
 
 
@@ -92,6 +96,10 @@ def _scored(
     begun = time.perf_counter()
     found = evaluate_task(model, counted(), data.task, mask=chosen, heads=heads, keep=keep)
     seconds = time.perf_counter() - begun
-    result = {**data.task.settings(), "heads": len(chosen) if chosen is not None else len(heads), **described(found)}
+    result = {
+        **data.task.settings(),
+        "heads": len(chosen) if chosen is not None else len(heads),
+        **to_plain(found.summary()),
+    }
     result |= {"seconds": seconds, "examples_per_second": len(found.rows) / seconds}
     return found, result | data.task.written(answers, out)

@@ -10,10 +10,15 @@ import typer
 
 from headprune.checkpoint.load_model import check_writable, load_model, model_class
 from headprune.cli.options import Device, Json, Model, Seed
-from headprune.cli.taskdata import TaskOptions, described, heads_left, padded_as, takes_task
-from headprune.cli.training import Tests, TrainingOptions, cut_to
-from headprune.cli.widening import takes
+from headprune.cli.widening import takes, takes_task
 from headprune.errors import CheckpointError
+from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.training import Tests, TrainingOptions
+from headprune.structure.find import heads_left
+from headprune.tasks.data import open_new_task
+from headprune.tasks.finetune import cut_to_mask_
+from headprune.tasks.processor import match_padding_
+from headprune.typed_json import to_plain
 
 
 @takes(TrainingOptions, "training", epochs=3.0, lr=2e-5)
@@ -44,14 +49,14 @@ def finetune(
     from headprune.tasks.processes import is_main_process
     from headprune.tasks.recipe import Recipe
 
-    opened = data.open_new(model)
+    opened = open_new_task(data, model)
     task = opened.task
     examples, dev = opened.examples("train"), opened.examples("dev")
     tests = {name: opened.batches(opened.examples(name)) for name in test or ()}
-    recipe = training.recipe(Recipe(seed=seed, batch_size=data.batch_size, max_length=data.max_length))
-    learner = padded_as(new_model(model, task, device, seed, from_scratch=from_scratch), opened.processor)
+    recipe = Recipe(seed=seed, batch_size=data.batch_size, max_length=data.max_length).with_options(training)
+    learner = match_padding_(new_model(model, task, device, seed, from_scratch=from_scratch), opened.processor)
     if mask is not None:
-        cut_to(learner, mask)
+        cut_to_mask_(learner, mask)
     guide = _teacher(teacher, learner, opened.processor, device) if teacher is not None else None
     ways: Any = {"teacher": guide, "keep_checkpoints": keep_checkpoints, "quiet": json}
     trained = train(learner, opened.processor, task, examples, out / "checkpoints", recipe, **ways)
@@ -61,9 +66,14 @@ def finetune(
     if opened.processor is not None:
         opened.processor.save_pretrained(out)
     found = evaluate(trained, opened.batches(dev), task)
-    result = {**task.settings(), "recipe": recipe.to_dict(), "train_examples": len(examples), "dev": described(found)}
+    result = {
+        **task.settings(),
+        "recipe": recipe.to_dict(),
+        "train_examples": len(examples),
+        "dev": to_plain(found.summary()),
+    }
     result |= {"left_out": examples.left_out, **heads_left(trained)}
-    result |= {name: described(evaluate(trained, batches, task)) for name, batches in tests.items()}
+    result |= {name: to_plain(evaluate(trained, batches, task).summary()) for name, batches in tests.items()}
     write_text(out / "finetune.json", json_module.dumps(result, indent=1))
     if json:
         typer.echo(json_module.dumps(result, indent=1))
@@ -97,7 +107,7 @@ def new_model(name: str, task: Any, device: str, seed: int, *, from_scratch: boo
 
 def _teacher(name: str, learner: Any, processor: Any, device: str) -> Any:
     """The model to learn from, if its classes are the learner's, in the same order."""
-    guide = padded_as(load_model(name, device), processor)
+    guide = match_padding_(load_model(name, device), processor)
     mine, theirs = (getattr(model.config, "id2label", None) for model in (learner, guide))
     if mine != theirs:
         raise CheckpointError(f"The teacher's classes are {theirs}, the learner's {mine}: answers do not compare.")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.checkpoint.load_model import check_writable, load_model, quiet_transformers
-from headprune.cli.choosing import read_text
 from headprune.cli.options import Device, Json, Model, Picture, progress
-from headprune.cli.taskdata import ready_tokenizer
 from headprune.errors import DataError, FileFormatError
+from headprune.files import read_text
+from headprune.tasks.processor import ready_tokenizer
 
 if TYPE_CHECKING:
     from headprune.heads import HeadMap

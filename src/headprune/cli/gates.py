@@ -15,11 +15,16 @@ import typer
 from headprune.checkpoint.companions import copy_companions
 from headprune.checkpoint.load_model import check_writable
 from headprune.cli.finetune import new_model
-from headprune.cli.options import Device, Json, Model, Picture, Seed, amount
-from headprune.cli.taskdata import TaskData, TaskOptions, described, heads_left, padded_as, takes_task
-from headprune.cli.training import Tests, TrainingOptions
-from headprune.cli.widening import takes
+from headprune.cli.options import Device, Json, Model, Picture, Seed
+from headprune.cli.widening import takes, takes_task
 from headprune.errors import FileFormatError, GateError
+from headprune.jobs.options.base import amount
+from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.training import Tests, TrainingOptions
+from headprune.structure.find import heads_left
+from headprune.tasks.data import TaskData, open_new_task, open_task
+from headprune.tasks.processor import match_padding_
+from headprune.typed_json import to_plain
 
 if TYPE_CHECKING:
     from headprune.gates import Gates, Objective
@@ -110,7 +115,7 @@ def gates(
         gate, components, unit, train, rule, temperature, init, scaling, training, gate_lr, gate_lr_scale, warmup,
         freeze_after, over, from_scratch, test or [], seed,
     )  # fmt: skip
-    opened = data.open_new(model) if from_scratch else data.open(model)
+    opened = open_new_task(data, model) if from_scratch else open_task(data, model)
     results = [_trained(model, opened, out, setting, ways, quiet=json, device=device) for setting in settings]
     results.sort(key=lambda result: result["heads"][1])
     write_text(out / "gates.json", json_module.dumps(results, indent=1))
@@ -152,13 +157,13 @@ def _trained(
     examples, dev = data.examples("train"), data.batches(data.examples("dev"))
     tests = {name: data.batches(data.examples(name)) for name in ways.test}
     if ways.from_scratch:
-        loaded = padded_as(new_model(model, data.task, device, ways.seed, from_scratch=True), data.processor)
+        loaded = match_padding_(new_model(model, data.task, device, ways.seed, from_scratch=True), data.processor)
     else:
         loaded = data.load_model(model, device)
     before = evaluate(loaded, dev, data.task)
-    recipe = ways.training.recipe(
-        Recipe(seed=ways.seed, batch_size=data.options.batch_size, max_length=data.options.max_length)
-    )
+    recipe = Recipe(
+        seed=ways.seed, batch_size=data.options.batch_size, max_length=data.options.max_length
+    ).with_options(ways.training)
     objective = _attach(loaded, setting, ways, steps=recipe.steps(examples))
     heads = find_heads(loaded)
     gate_lr = ways.gate_lr if ways.gate_lr_scale is None else ways.gate_lr_scale * recipe.learning_rate
@@ -168,15 +173,17 @@ def _trained(
     gated = evaluate(loaded, dev, data.task)
     result: dict[str, Any] = {
         **asked, **data.task.settings(), "train_examples": len(examples), "left_out": examples.left_out,
-        "learning_rate": recipe.learning_rate, "objective": objective.to_dict(), "before": described(before),
-        "gated": described(gated), "decided": attached.share_decided(), "open": attached.open_heads(),
+        "learning_rate": recipe.learning_rate, "objective": objective.to_dict(), "before": to_plain(before.summary()),
+        "gated": to_plain(gated.summary()), "decided": attached.share_decided(), "open": attached.open_heads(),
         "components": attached.open_by_component(), "trajectory": read_trajectory(folder / "checkpoints"),
     }  # fmt: skip
     keep = objective.target if setting[0] == "keep" and ways.gate != "exact-k" and not attached.frozen else None
     pruned = _removed(attached, keep, f"{ways.gate} gates, {name}")
     left = find_heads(pruned)
-    result |= {"dev": described(evaluate(pruned, dev, data.task)), "heads": [len(heads), len(left)]}
-    result["tests"] = {name: described(evaluate(pruned, batches, data.task)) for name, batches in tests.items()}
+    result |= {"dev": to_plain(evaluate(pruned, dev, data.task).summary()), "heads": [len(heads), len(left)]}
+    result["tests"] = {
+        name: to_plain(evaluate(pruned, batches, data.task).summary()) for name, batches in tests.items()
+    }
     result |= heads_left(pruned)
     write_text(folder / "mask.json", HeadMask.from_dict(heads, result["kept"]).to_json())
     pruned.save_pretrained(folder / "model")

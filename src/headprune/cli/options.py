@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from headprune.cli.command import state as state
-from headprune.errors import MaskError, UnsupportedModelError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from headprune.heads import HeadMap
-
 
 Model = Annotated[str, typer.Argument(help="A model: a folder, or a name on the hub.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
@@ -30,26 +22,6 @@ Parts = Annotated[
 RemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model. Off unless you ask for it.")
 ]
-
-
-def find_parts(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap]:
-    """Everything that a mask of this model must name, and what of it may go."""
-    from headprune.structure import find_heads
-
-    every = find_heads(model, neurons=parts != "heads")
-    found = every.neurons if parts == "neurons" else every
-    if not found:
-        why = f" ({every.skipped[0].path}: {every.skipped[0].reason})" if every.skipped else ""
-        raise UnsupportedModelError(f"No {parts} were found in {type(model).__name__}{why}.")
-    return every, found
-
-
-def amount(text: str) -> float | int:
-    """`50%` is a share, `72` a count."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
-    if not match or (not match[2] and "." in match[1]):
-        raise MaskError(f"'{text}' is not an amount of heads. Expected a share like 50% or a count like 72.")
-    return float(match[1]) / 100 if match[2] else int(match[1])
 
 
 @contextmanager

@@ -13,11 +13,14 @@ from headprune.checkpoint.companions import RESULT, check_replaceable, copy_comp
 from headprune.checkpoint.load_model import check_writable, load_model
 from headprune.cli.budget import Budget, Halves
 from headprune.cli.choosing import Choice, choose
-from headprune.cli.options import Device, Json, Model, RemoteCode, Seed, find_parts, progress
-from headprune.cli.taskdata import TaskOptions, padded_as, takes_task
-from headprune.cli.widening import takes
+from headprune.cli.options import Device, Json, Model, RemoteCode, Seed, progress
+from headprune.cli.widening import takes, takes_task
 from headprune.errors import MaskError
+from headprune.jobs.options.task import TaskOptions
 from headprune.recovery.calibration import Calibration
+from headprune.structure.find import find_parts
+from headprune.tasks.data import open_task
+from headprune.tasks.processor import match_padding_
 
 if TYPE_CHECKING:
     from headprune.heads import HeadMap, HeadMask
@@ -111,8 +114,8 @@ def _examples(
         return None, None
     if data.task is None:
         raise MaskError("--method, --recover and --max-drop need --task: on what?")
-    opened = data.open(name)
-    padded_as(model, opened.processor)
+    opened = open_task(data, name)
+    match_padding_(model, opened.processor)
     calibration = Calibration(model, heads, [], "")
     if choice.method is not None or choice.repair is not None:
         rows = opened.examples("train", choice.calibration, seed)

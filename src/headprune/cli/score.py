@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headprune.checkpoint.load_model import check_writable
-from headprune.cli.choosing import read_scores
-from headprune.cli.options import Device, Json, Model, Parts, Picture, Seed, find_parts, progress
-from headprune.cli.taskdata import TaskOptions, takes_task
+from headprune.cli.options import Device, Json, Model, Parts, Picture, Seed, progress
+from headprune.cli.widening import takes_task
+from headprune.heads.stored import read_scores
+from headprune.jobs.options.task import TaskOptions
+from headprune.structure.find import find_parts
+from headprune.tasks.data import open_task
 
 if TYPE_CHECKING:
     from headprune.heads import HeadMap, HeadScores
@@ -47,7 +50,7 @@ def score(
     from headprune.scoring.resumable import score_in_parts
 
     others = [read_scores(path) for path in against or ()]
-    opened = data.open(model)
+    opened = open_task(data, model)
     rows = opened.examples(split, examples, seed)
     loaded, made = opened.load_model(model, device), opened.inputs(rows)
     options: dict[str, Any] = {"reduction": reduction} if reduction is not None else {}

@@ -11,11 +11,13 @@ import typer
 
 from headprune.checkpoint.load_model import check_writable
 from headprune.cli.options import Device, Json, Seed
-from headprune.cli.taskdata import TaskOptions, takes_task
 from headprune.cli.trained import finished, scores_told
-from headprune.cli.training import Tests, TrainingOptions, cut_to
-from headprune.cli.widening import takes
+from headprune.cli.widening import takes, takes_task
 from headprune.errors import DataError
+from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.training import Tests, TrainingOptions
+from headprune.tasks.data import task_and_source
+from headprune.tasks.finetune import cut_to_mask_
 
 PRESET_NAMES = "tiny, small (for a CPU), wikitext-103, text8 (Shim et al.'s)"
 
@@ -78,14 +80,11 @@ def train_lm(
     }  # fmt: skip
     start = PRESETS[preset]
     shape = replace(start.shape, **{name: value for name, value in sizes.items() if value is not None})
-    recipe = training.recipe(
-        replace(
-            start.recipe, seed=seed,
-            batch_size=data.batch_size or start.recipe.batch_size,
-            max_length=data.max_length or memory or start.recipe.max_length,
-        )
-    )  # fmt: skip
-    task, source = replace(data, batch_size=recipe.batch_size, max_length=recipe.max_length).find()
+    recipe = replace(
+        start.recipe, seed=seed, batch_size=data.batch_size or start.recipe.batch_size,
+        max_length=data.max_length or memory or start.recipe.max_length,
+    ).with_options(training)  # fmt: skip
+    task, source = task_and_source(replace(data, batch_size=recipe.batch_size, max_length=recipe.max_length))
     if not isinstance(task, StreamTask):
         raise DataError(f"train-lm trains on running text, not {task.name}. Use headprune finetune.")
     with main_process_first():
@@ -94,7 +93,7 @@ def train_lm(
     model = new_language_model(shape, tokenizer, seed).to(device)
     task = task.for_processor(tokenizer, model.config)
     if mask is not None:
-        cut_to(model, mask)
+        cut_to_mask_(model, mask)
     examples = task.load(source, "train", tokenizer, recipe.max_length)
     assert isinstance(examples, StreamExamples), "a StreamTask loads streams"
     parts = {name: task.load(source, name, tokenizer, recipe.max_length) for name in ("dev", *(test or ()))}

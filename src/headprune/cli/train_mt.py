@@ -11,11 +11,13 @@ import typer
 
 from headprune.checkpoint.load_model import check_writable
 from headprune.cli.options import Device, Json, Seed
-from headprune.cli.taskdata import TaskOptions, takes_task
 from headprune.cli.trained import finished, scores_told
-from headprune.cli.training import Tests, TrainingOptions, cut_to
-from headprune.cli.widening import takes
+from headprune.cli.widening import takes, takes_task
 from headprune.errors import DataError
+from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.training import Tests, TrainingOptions
+from headprune.tasks.data import task_and_source
+from headprune.tasks.finetune import cut_to_mask_
 
 if TYPE_CHECKING:
     from headprune.tasks import Source
@@ -70,8 +72,8 @@ def train_mt(
     }  # fmt: skip
     shape = replace(PRESETS[preset].shape, **{name: value for name, value in sizes.items() if value is not None})
     longest = min(data.max_length, shape.positions - 2)
-    recipe = training.recipe(replace(PRESETS[preset].recipe, seed=seed, max_length=longest))
-    task, source = data.find()
+    recipe = replace(PRESETS[preset].recipe, seed=seed, max_length=longest).with_options(training)
+    task, source = task_and_source(data)
     if not isinstance(task, TranslationTask):
         raise DataError(f"train-mt trains translation models, not {task.name}. Use headprune finetune.")
     with main_process_first():
@@ -79,7 +81,7 @@ def train_mt(
     model = new_translator(shape, tokenizer, seed).to(device)
     task = task.for_processor(tokenizer, model.config)
     if mask is not None:
-        cut_to(model, mask)
+        cut_to_mask_(model, mask)
     examples = task.load(source, "train", tokenizer, longest)
     parts = {name: task.load(source, name, tokenizer, longest) for name in ("dev", *(test or ()))}
     finetune(

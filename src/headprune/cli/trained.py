@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headprune.cli.taskdata import described, heads_left
+from headprune.structure.find import heads_left
+from headprune.typed_json import to_plain
 
 if TYPE_CHECKING:
     from headprune.tasks import Task
@@ -31,7 +32,9 @@ def finished(
         "steps": noted[-1]["step"] if noted else facts["steps"],
         "seconds": noted[-1]["seconds"] if noted else 0.0, "validation": noted, **heads_left(model),
     }  # fmt: skip
-    result |= {name: described(evaluate(model, list(part.batches(batch_size)), task)) for name, part in parts.items()}
+    result |= {
+        name: to_plain(evaluate(model, list(part.batches(batch_size)), task).summary()) for name, part in parts.items()
+    }
     write_text(out / f"{command}.json", json_module.dumps(result, indent=1))
     return result
 

@@ -8,12 +8,18 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, get_type_hints
 
+from headprune.cli.command import _parameter
+from headprune.jobs.options.base import Option, option_fields
+from headprune.jobs.options.task import TaskOptions
+
 
 def takes(options: type[Any], parameter: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command whose `parameter` is of the class `options` each of its fields as an option, before --seed."""
 
     def widen(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(options, include_extras=True)
+        if any(isinstance(one, Option) for hint in hints.values() for one in getattr(hint, "__metadata__", ())):
+            hints = {field.name: _parameter(field).annotation for field in option_fields(options)}
         own = get_type_hints(command, include_extras=True)
         added = [
             inspect.Parameter(
@@ -38,3 +44,8 @@ def takes(options: type[Any], parameter: str, **defaults: Any) -> Callable[[Call
         return widened
 
     return widen
+
+
+def takes_task(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command whose parameter `data` is TaskOptions all of these as options of its own."""
+    return takes(TaskOptions, "data", **defaults)

@@ -160,6 +160,10 @@ class HeadMap:
         """Every head that is there now, in order."""
         return [head for site in self._sites for head in site.heads()]
 
+    def kept(self) -> dict[str, list[int]]:
+        """`{site id: [heads that are left]}`, by their original numbers."""
+        return {site.id: list(site.kept) for site in self._sites}
+
     def original_counts(self) -> dict[str, int]:
         return {site.id: site.original_num_heads for site in self._sites}
 

@@ -62,6 +62,22 @@ def find_heads(model: nn.Module, example: Mapping[str, Any] | None = None, *, ne
     return heads
 
 
+def find_parts(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap]:
+    """Everything that a mask of this model must name, and what of it may go: heads, neurons or both."""
+    every = find_heads(model, neurons=parts != "heads")
+    found = every.neurons if parts == "neurons" else every
+    if not found:
+        why = f" ({every.skipped[0].path}: {every.skipped[0].reason})" if every.skipped else ""
+        raise UnsupportedModelError(f"No {parts} were found in {type(model).__name__}{why}.")
+    return every, found
+
+
+def heads_left(model: nn.Module) -> dict[str, Any]:
+    """Which heads a model has and had, as results store it."""
+    heads = find_heads(model)
+    return {"kept": heads.kept(), "original": heads.original_counts()}
+
+
 def model_structure(
     model: nn.Module, example: Mapping[str, Any] | None = None, *, neurons: bool = False
 ) -> ModelStructure:

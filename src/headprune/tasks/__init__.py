@@ -2,6 +2,6 @@
 
 from headprune.tasks.known import find_task, task_names, tasks
 from headprune.tasks.sources import Source
-from headprune.tasks.task import Evaluation, Examples, Task, evaluate
+from headprune.tasks.task import Evaluation, Examples, ScoreSummary, Task, evaluate
 
-__all__ = ["Evaluation", "Examples", "Source", "Task", "evaluate", "find_task", "task_names", "tasks"]
+__all__ = ["Evaluation", "Examples", "ScoreSummary", "Source", "Task", "evaluate", "find_task", "task_names", "tasks"]

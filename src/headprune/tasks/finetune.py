@@ -18,7 +18,10 @@ from torch.utils.data import Dataset
 from headprune.errors import DataError, MissingExtraError
 from headprune.files import write_text
 from headprune.gates.objective import Objective
+from headprune.heads.stored import read_mask
 from headprune.scoring.resumable import work_key
+from headprune.structure import find_heads
+from headprune.surgery.prune import prune_
 from headprune.tasks.optimizers import optimizer_of
 from headprune.tasks.processes import process_count
 from headprune.tasks.recipe import Recipe
@@ -145,6 +148,11 @@ def finetune(
         with _attention_for(model, recipe):
             trainer.train(resume_from_checkpoint=_last_checkpoint(folder) if resume else None)
     return model.eval()
+
+
+def cut_to_mask_(model: nn.Module, mask: Path) -> nn.Module:
+    """Only the heads of a mask file, before training."""
+    return prune_(model, read_mask(mask, find_heads(model)), about={"by": f"mask {mask.name}"})
 
 
 @contextmanager

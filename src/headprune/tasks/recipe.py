@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 from headprune.errors import DataError
+from headprune.jobs.options.training import TrainingOptions
 from headprune.tasks.task import Examples
 from headprune.tasks.token_batches import TokenBatches
 
@@ -58,6 +59,18 @@ class Recipe:
                 f"Found accumulate {self.accumulate}, epochs {self.epochs}, label smoothing {self.label_smoothing}; "
                 "expected 1 or more, more than 0, and 0 to 1."
             )
+
+    def with_options(self, options: TrainingOptions) -> Recipe:
+        """This recipe with what was asked for; the rest stays."""
+        names = {"lr": "learning_rate", "lr_warmup": "warmup"}
+        given = {names.get(name, name): value for name, value in asdict(options).items() if value is not None}
+        if "epochs" in given and "updates" not in given:
+            given["updates"] = None
+        if given.get("schedule", "cosine") != "cosine":
+            given.setdefault("floor", 0.0)
+        if given.get("batch_tokens", 1) < 1:
+            raise DataError(f"--batch-tokens is {given['batch_tokens']}; expected a number of tokens.")
+        return replace(self, **given)
 
     def batches(self, examples: Examples) -> int:
         """Batches of one epoch on one process."""

@@ -157,6 +157,18 @@ class Task(ABC):
 
 
 @dataclass(frozen=True)
+class ScoreSummary:
+    """A score with its interval, as results store it."""
+
+    metric: str
+    score: float
+    interval: tuple[float, float]
+    level: float
+    examples: int
+    loss: float | None  # None where the task has none: beam search
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """A model on examples: its score, and what every example got, so that statistics need no second run."""
 
@@ -179,6 +191,14 @@ class Evaluation:
 
     def interval(self, *, resamples: int = 1000, seed: int = 0) -> Interval:
         return bootstrap_interval(self.rows, self.metric.of, resamples=resamples, seed=seed)
+
+    def summary(self) -> ScoreSummary:
+        """What is stored of it."""
+        interval, loss = self.interval(), float(self.losses.mean())
+        bounds = (interval.low, interval.high)
+        return ScoreSummary(
+            self.metric.name, self.score, bounds, interval.level, len(self.rows), None if math.isnan(loss) else loss
+        )
 
 
 def evaluate(

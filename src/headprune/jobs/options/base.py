@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from headprune.errors import UnknownNameError
+from headprune.errors import MaskError, UnknownNameError
 from headprune.registry import hint
 
 Options = TypeVar("Options")
@@ -61,6 +62,14 @@ class OptionField:
             yes, _, no = flag.partition("/")
             found |= {yes.removeprefix("--"): True} | ({no.removeprefix("--"): False} if no else {})
         return found
+
+
+def amount(text: str) -> float | int:
+    """`50%` is a share, `72` a count."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
+    if not match or (not match[2] and "." in match[1]):
+        raise MaskError(f"'{text}' is not an amount of heads. Expected a share like 50% or a count like 72.")
+    return float(match[1]) / 100 if match[2] else int(match[1])
 
 
 def option_fields(options: type[Any]) -> list[OptionField]:
