@@ -118,15 +118,13 @@ class Entrant:
     def _chosen(self, spec: Spec) -> tuple[HeadMask, float]:
         """The mask, and how long it took to choose it. Scores are the same at every share: taken once."""
         from headprune.heads.ranking import select
-        from headprune.recovery import BEST
+        from headprune.recovery import SearchConfig
 
-        calibration = self._calibration(spec)
-        method = spec.method
-        if method == "best" and BEST.rounds == 1 and not BEST.swaps:
-            method = BEST.method  # a search of one round is a choice by score, which other cells share
-        elif method == "best":
+        calibration, config = self._calibration(spec), SearchConfig.named(spec.method, spec.recover)
+        method = config.method  # of a choice by score, which other cells share
+        if not config.is_choice_by_score:
             began = time.process_time()
-            mask = calibration.search("best", spec.recover, prune=spec.prune, unit=spec.unit)
+            mask = calibration.search(spec.method, spec.recover, prune=spec.prune, unit=spec.unit)
             return mask, time.process_time() - began
         if spec.method == "budhraja":
             return select(calibration.scores("random"), self.heads, prune=spec.prune, per="site"), 0.0

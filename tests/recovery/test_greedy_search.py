@@ -91,3 +91,22 @@ def test_scores_that_do_not_add_up_are_taken_in_one_go(tmp_path):
     batches = labelled_batches(model, count=resumable.PART + 3)
     parts = resumable.score_in_parts(model, batches, tmp_path / "unfinished", method="curvature")
     assert parts.scores == hp.score(model, batches, method="curvature").scores
+
+
+@pytest.mark.parametrize(
+    ("method", "recover", "expected"),
+    [
+        ("best", None, ("curvature", "least-squares")),
+        ("best", "bias", ("curvature", "bias")),
+        ("best", "none", ("curvature", None)),
+        ("magnitude", None, ("magnitude", None)),
+        ("magnitude", "none", ("magnitude", None)),
+        ("magnitude", "rescale", ("magnitude", "rescale")),
+    ],
+)
+def test_names_of_methods_and_repairs_are_read_in_one_place(method, recover, expected):
+    """`best` comes with its repair; another may be named, or none."""
+    config = SearchConfig.named(method, recover)
+    assert (config.method, config.recover) == expected
+    assert config.is_choice_by_score
+    assert not SearchConfig(rounds=2).is_choice_by_score

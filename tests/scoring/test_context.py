@@ -49,7 +49,7 @@ def test_likely_mistakes_are_told():
     check_options("A scorer of one's own", lambda job, power=1: job, ["power"])
     with pytest.raises(UnknownNameError, match="Did you mean 'power'"):
         check_options("A scorer of one's own", lambda job, power=1: job, ["pwoer"])
-    with pytest.raises(MaskError, match="expected a Way"):
+    with pytest.raises(MaskError, match="expected a SearchConfig"):
         hp.search(model, [batch], prune=0.5, way="best")
     dead = copy.deepcopy(model)
     for parameter in dead.bert.encoder.layer[0].attention.self.value.parameters():

@@ -75,9 +75,9 @@ class Choice:
     @property
     def repair(self) -> str | None:
         """The repair that is meant: the best order comes with one."""
-        if self.recover is None and self.method == "best":
-            return "least-squares"
-        return None if self.recover == "none" else self.recover
+        from headprune.recovery.greedy_search import named_repair
+
+        return named_repair(self.method, self.recover)
 
     @property
     def has_shape(self) -> bool:

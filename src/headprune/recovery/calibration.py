@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from headprune.heads import HeadMap, HeadMask, HeadScores
-    from headprune.recovery import Repair
+from torch import nn
+
+from headprune.heads import HeadMap, HeadMask, HeadScores
+from headprune.heads.mask import Unit
+from headprune.recovery.greedy_search import SearchConfig, search
+from headprune.recovery.recover import Repair, repair, repaired
+from headprune.scoring import score, unit_options
+from headprune.scoring.context import ScoringContext, batch_rows, on_device
+from headprune.scoring.losses import ExampleLoss
 
 
 @dataclass(frozen=True)
 class Calibration:
     """A model, its heads, and batches with labels."""
 
-    model: Any
+    model: nn.Module
     heads: HeadMap
     batches: list[dict[str, Any]]
     name: str
@@ -25,45 +31,42 @@ class Calibration:
     @property
     def rows(self) -> range:
         """One for each example."""
-        from headprune.scoring.context import batch_rows
-
         return range(sum(map(batch_rows, self.batches)))
 
     def scores(self, method: str, unit: str = "head") -> HeadScores:
-        from headprune.recovery import BEST
-        from headprune.scoring import score, unit_options
-
-        method = BEST.method if method == "best" else method
+        method = SearchConfig.named(method).method
         return score(
             self.model, self.batches, method=method, heads=self.heads, name=self.name, seed=self.seed,
             **unit_options(method, unit),
         )  # fmt: skip
 
-    def search(self, method: str, recover: str | None, **how: Any) -> HeadMask:
-        from headprune.recovery import BEST, SearchConfig, search
-
-        way = BEST if method == "best" else SearchConfig(method=method, recover=recover)
-        return search(self.model, self.batches, way=way, heads=self.heads, seed=self.seed, **how)
+    def search(
+        self,
+        method: str,
+        recover: str | None,
+        *,
+        prune: float | int | None = None,
+        keep: float | int | None = None,
+        unit: Unit = "head",
+        at_least: int = 0,
+    ) -> HeadMask:
+        way = SearchConfig.named(method, recover)
+        return search(
+            self.model, self.batches, way=way, heads=self.heads, seed=self.seed,
+            prune=prune, keep=keep, unit=unit, at_least=at_least,
+        )  # fmt: skip
 
     def repair(self, mask: HeadMask, method: str) -> Repair:
-        from headprune.recovery import repair
-
-        return repair(self._job(), mask, method)
+        return repair(self._context(), mask, method)
 
     @contextmanager
     def repaired(self, mask: HeadMask, method: str | None) -> Iterator[None]:
         """The model repaired for a mask until the block ends; untouched where nothing goes or no method is given."""
-        from headprune.heads import HeadMask
-        from headprune.recovery import repaired
-
         untouched = method is None or mask == HeadMask.full(self.heads)
-        with nullcontext() if untouched else repaired(self._job(), mask, str(method)):
+        with nullcontext() if untouched else repaired(self._context(), mask, str(method)):
             yield
 
-    def _job(self) -> Any:
-        from headprune.scoring.context import ScoringContext, on_device
-        from headprune.scoring.losses import ExampleLoss
-
+    def _context(self) -> ScoringContext:
         device = next(self.model.parameters()).device
         batches = [on_device(batch, device) for batch in self.batches]
         return ScoringContext(model=self.model, heads=self.heads, batches=batches, loss=ExampleLoss("mean"))

@@ -1,6 +1,6 @@
-"""Ways to make up for removed heads in the output projection of their site. One function a method.
+"""A fit of an output projection to the heads that are left of its site, and the table of methods that make one.
 
-Each is given what all heads write on calibration data (`Moments`), and answers with a new weight and bias such that
+A method is given what all heads write on calibration data (`Moments`), and answers with a new weight and bias such that
 the kept heads alone come near to what all heads wrote. Nothing remains at run time.
 """
 
@@ -44,67 +44,8 @@ def columns_of(heads: Sequence[int], width: int) -> Tensor:
     return torch.tensor([head * width + i for head in heads for i in range(width)], dtype=torch.long)
 
 
-@recoveries.add("bias")
-def fold_mean(full: Fit, moments: Moments, kept: Sequence[int], width: int) -> Fit:
-    """What the removed heads write on average becomes part of the output bias.
-
-    Adds a bias where there is none. Exact where a removed head writes the same everywhere.
-    """
-    gone = _others(kept, width, full)
-    lost = full.weight[:, gone] @ moments.mean[gone]
-    return Fit(full.weight, lost if full.bias is None else full.bias + lost)
-
-
-@recoveries.add("least-squares")
-def least_squares(full: Fit, moments: Moments, kept: Sequence[int], width: int, *, ridge: float = 1e-4) -> Fit:
-    """The projection of the kept heads that comes nearest to what all heads wrote: argmin E‖W'c_kept + b' - Wc - b‖².
-
-    `ridge` times the mean variance of the kept heads is what a change of the weights costs, so that a fit on little
-    data stays near the original. Without a bias in the model, none is fitted. Exact where the removed heads are
-    linear functions of the kept ones.
-    """
-    columns, gone = columns_of(kept, width), _others(kept, width, full)
-    has_bias = full.bias is not None
-    if not len(columns):
-        return fold_mean(full, moments, kept, width) if has_bias else full
-    products = moments.products(centred=has_bias)
-    within = products[columns][:, columns]
-    within = within + ridge * within.diagonal().mean().clamp_min(1e-30) * torch.eye(len(columns), dtype=torch.float64)
-    between = products[gone][:, columns]
-    replaced = torch.linalg.solve(within, between.T).T  # (gone, kept): each removed channel by the kept ones
-    change = full.weight[:, gone] @ replaced
-    weight = full.weight.clone()
-    weight[:, columns] += change
-    if full.bias is None:
-        return Fit(weight, None)
-    shift = full.weight[:, gone] @ moments.mean[gone] - change @ moments.mean[columns]
-    return Fit(weight, full.bias + shift)
-
-
-@recoveries.add("rescale")
-def rescale(full: Fit, moments: Moments, kept: Sequence[int], width: int, *, ridge: float = 1e-4) -> Fit:
-    """One factor for each kept head, the best by least squares; the bias is left alone.
-
-    Few numbers, so little data is enough; much less is recovered than by `least-squares`.
-    """
-    if not len(kept):
-        return full
-    heads = full.weight.shape[1] // width
-    together = (full.weight.T @ full.weight) * moments.products(centred=False)  # (heads * width, heads * width)
-    by_head = together.unflatten(0, (heads, width)).unflatten(2, (heads, width))
-    agreement = by_head.sum((1, 3))  # what two heads write, multiplied
-    chosen = torch.tensor(list(kept), dtype=torch.long)
-    within = agreement[chosen][:, chosen]
-    wanted = agreement[chosen].sum(1)  # with what all heads write together
-    push = ridge * within.diagonal().mean().clamp_min(1e-30)
-    identity = torch.eye(len(chosen), dtype=torch.float64)
-    factors = torch.linalg.solve(within + push * identity, wanted + push)  # drawn towards 1
-    weight = full.weight.clone().unflatten(1, (heads, width))
-    weight[:, chosen] *= factors[None, :, None]
-    return Fit(weight.flatten(1), full.bias)
-
-
-def _others(kept: Sequence[int], width: int, full: Fit) -> Tensor:
+def other_columns(kept: Sequence[int], width: int, full: Fit) -> Tensor:
+    """The columns of all other heads."""
     heads, stay = full.weight.shape[1] // width, set(kept)
     return columns_of([head for head in range(heads) if head not in stay], width)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,7 +34,25 @@ class SearchConfig:
     rounds: int = 1
     swaps: int = 0
     normalize: Normalize | None = None
-    options: dict[str, Any] = field(default_factory=dict)  # of the method
+    options: Mapping[str, object] = field(default_factory=dict)  # of the method
+
+    @classmethod
+    def named(cls, method: str, recover: str | None = None) -> SearchConfig:
+        """What users type: `best`, or the name of a score; the name of a repair, or none (see `named_repair`)."""
+        found = BEST if method == "best" else cls(method=method)
+        return replace(found, recover=named_repair(method, recover))
+
+    @property
+    def is_choice_by_score(self) -> bool:
+        """Whether nothing is looked for after the first scoring."""
+        return self.rounds == 1 and not self.swaps
+
+
+def named_repair(method: str | None, recover: str | None) -> str | None:
+    """The repair that is meant: the one that comes with `best` unless another is named; "none" is none."""
+    if recover is None:
+        return BEST.recover if method == "best" else None
+    return None if recover == "none" else recover
 
 
 BEST = SearchConfig()
@@ -72,7 +90,7 @@ def search(
         4
     """
     if not isinstance(way, SearchConfig):
-        raise MaskError(f"way is {way!r}; expected a Way (from headprune.recovery import Way), or none for the best.")
+        raise MaskError(f"way is {way!r}; expected a SearchConfig of headprune.recovery, or none for the best.")
     scorers[way.method].check_options(way.method, way.options)
     if way.rounds < 1 or way.swaps < 0:
         raise MaskError(f"Found {way.rounds} rounds and {way.swaps} swaps; expected at least one round and no fewer.")
@@ -86,21 +104,21 @@ def search(
         raise DataError("The data has no batch: there is nothing to score on. Check the file and its filters.")
     refuse_unfit_models(model)
     refuse_unpruned_repair(model)
-    job = ScoringContext(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)
+    context = ScoringContext(model=model, heads=found, batches=batches, loss=ExampleLoss(loss), seed=seed)
     with torch.inference_mode(False), evaluation(model):  # gradients are wanted
-        return _Search(job, way, unit, at_least).result(prune, keep, tell)
+        return _Search(context, way, unit, at_least).result(prune, keep, tell)
 
 
 @dataclass
 class _Search:
-    job: ScoringContext
+    context: ScoringContext
     way: SearchConfig
     unit: Unit
     at_least: int
     scores: HeadScores | None = None  # of the last round: of heads that were still there
 
     def result(self, prune: float | int | None, keep: float | int | None, tell: Callable[[str], None]) -> HeadMask:
-        mask = HeadMask.full(self.job.heads)
+        mask = HeadMask.full(self.context.heads)
         goal, before = 0, mask
         for number in range(1, self.way.rounds + 1):
             tell(f"round {number} of {self.way.rounds}")
@@ -109,7 +127,7 @@ class _Search:
                 goal = heads_to_prune(len(self._units()), prune=prune, keep=keep)
             before = mask
             mask = select(
-                self.scores, self.job.heads, prune=goal * number // self.way.rounds, start=mask, unit=self.unit,
+                self.scores, self.context.heads, prune=goal * number // self.way.rounds, start=mask, unit=self.unit,
                 at_least=self.at_least, normalize=self._view,
             )  # fmt: skip
         return self._swapped(mask, before, tell)
@@ -121,25 +139,25 @@ class _Search:
 
     def _units(self) -> list[tuple[HeadId, ...]]:
         assert self.scores is not None, "scored first"
-        return units_of(self.job.heads, self.unit, self.scores, self._view)
+        return units_of(self.context.heads, self.unit, self.scores, self._view)
 
     def _scored(self, mask: HeadMask) -> HeadScores:
         with self._as_pruned(mask):
             options = {**unit_options(self.way.method, self.unit), **self.way.options}
-            return scorers[self.way.method](self.job, **options)
+            return scorers[self.way.method](self.context, **options)
 
     @contextmanager
     def _as_pruned(self, mask: HeadMask) -> Iterator[None]:
         """The model without the heads that are gone, repaired for that."""
-        if mask == HeadMask.full(self.job.heads):
+        if mask == HeadMask.full(self.context.heads):
             yield
         elif self.way.recover is None:
-            with masked(self.job.model, mask, heads=self.job.heads):
+            with masked(self.context.model, mask, heads=self.context.heads):
                 yield
         else:
             with (
-                repaired(self.job, mask, self.way.recover),
-                masked(self.job.model, mask, heads=self.job.heads),
+                repaired(self.context, mask, self.way.recover),
+                masked(self.context.model, mask, heads=self.context.heads),
             ):
                 yield
 
@@ -158,8 +176,9 @@ class _Search:
             lowest = next((unit for unit in kept if gone and self._can_spare(unit, gone[-1], mask)), None)
             if lowest is None:
                 break
-            tried = HeadMask.full(self.job.heads).without(
-                *(head for head in HeadMask.full(self.job.heads) if head not in mask and head not in gone[-1]), *lowest
+            tried = HeadMask.full(self.context.heads).without(
+                *(head for head in HeadMask.full(self.context.heads) if head not in mask and head not in gone[-1]),
+                *lowest,
             )
             if (new := self._loss(tried)) >= loss:
                 break
@@ -174,5 +193,5 @@ class _Search:
 
     def _loss(self, mask: HeadMask) -> float:
         with self._as_pruned(mask), torch.no_grad():
-            losses = [self.job.example_losses(batch) for batch in self.job.batches]
+            losses = [self.context.example_losses(batch) for batch in self.context.batches]
         return float(torch.cat(losses).double().mean())

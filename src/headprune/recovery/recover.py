@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headprune.checkpoint import config_entry
 from headprune.errors import DataError, MaskError, UnsupportedModelError
@@ -18,7 +18,6 @@ from headprune.recovery.sequential import SequentialMoments
 from headprune.registry import check_options
 from headprune.scoring.context import ScoringContext, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss
-from headprune.scoring.moments import Moments
 from headprune.structure import projections
 from headprune.structure.find import find_heads, unwrapped
 from headprune.surgery.prune import refuse_unfit_models
@@ -30,15 +29,9 @@ class Repair:
     square of what it wrote with all heads."""
 
     method: str
-    before: dict[str, float]
-    after: dict[str, float]
-    size: dict[str, float]
-
-    def note(self, site: str, full: Fit, fit: Fit, moments: Moments, columns: Tensor) -> None:
-        """One more site."""
-        self.before[site] = full.error(full, moments, columns)
-        self.after[site] = full.error(fit, moments, columns)
-        self.size[site] = full.error(Fit(full.weight * 0, None), moments, columns)
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    size: Mapping[str, float]
 
     @property
     def share(self) -> float:
@@ -80,8 +73,8 @@ def recover_(
     The result is in the weights: under the mask the model is near the original again, and so is the pruned model.
     Without the mask it is not the original any more, so a second repair is refused.
 
-    Cost: about one forward pass over the data (see `Walk`). Memory: the data, at most 4 GiB of passes that wait at the
-    site at hand, a copy of the output projections until it is done, and one matrix of (heads * width)² numbers.
+    Cost: about one forward pass over the data (see `SequentialMoments`). Memory: the data, at most 4 GiB of passes that
+    wait at the site at hand, a copy of the output projections until it is done, a matrix of (heads * width)² numbers.
 
     Example:
         >>> mask = hp.select(hp.score(model, batches), prune=0.5)
@@ -99,22 +92,27 @@ def recover_(
 
 
 def repair(
-    job: ScoringContext, mask: HeadMask, method: str, *, tell: Callable[[str], None] = lambda site: None, **options: Any
+    context: ScoringContext,
+    mask: HeadMask,
+    method: str,
+    *,
+    tell: Callable[[str], None] = lambda site: None,
+    **options: Any,
 ) -> Repair:
-    """`recover_` for callers who want to tell what happened. `job.batches` are run several times."""
-    _refuse_a_second(job.model)
-    mask = mask.filled(job.heads) if isinstance(mask, HeadMask) else mask
-    report, added, _ = _fitted_in_place(job, mask, method, tell, options)
+    """`recover_` for callers who want to tell what happened. `context.batches` are run several times."""
+    _refuse_a_second(context.model)
+    mask = mask.filled(context.heads) if isinstance(mask, HeadMask) else mask
+    report, added, _ = _fitted_in_place(context, mask, method, tell, options)
     if report.before:
-        kept = config_entry.kept_where_heads_go(mask, job.heads)
-        config_entry.note_repair(job.model, {"method": method, "kept": kept, "biases": added})
+        kept = config_entry.kept_where_heads_go(mask, context.heads)
+        config_entry.note_repair(context.model, {"method": method, "kept": kept, "biases": added})
     return report
 
 
 @contextmanager
-def repaired(job: ScoringContext, mask: HeadMask, method: str, **options: Any) -> Iterator[Repair]:
+def repaired(context: ScoringContext, mask: HeadMask, method: str, **options: Any) -> Iterator[Repair]:
     """The model with its projections fitted to a mask until the block ends."""
-    report, _, undo = _fitted_in_place(job, mask, method, lambda site: None, options)
+    report, _, undo = _fitted_in_place(context, mask, method, lambda site: None, options)
     try:
         yield report
     finally:
@@ -122,49 +120,52 @@ def repaired(job: ScoringContext, mask: HeadMask, method: str, **options: Any) -
 
 
 def _fitted_in_place(
-    job: ScoringContext, mask: HeadMask, method: str, tell: Callable[[str], None], options: Mapping[str, Any]
+    context: ScoringContext, mask: HeadMask, method: str, tell: Callable[[str], None], options: Mapping[str, Any]
 ) -> tuple[Repair, list[str], Callable[[], None]]:
     """All sites that lose heads, fitted one after another; the sites that got a bias, and how to undo it."""
     check_options(f"The repair '{method}'", recoveries[method], options)
     if not isinstance(mask, HeadMask):
         raise MaskError(f"Found {type(mask).__name__}; recover_ takes a HeadMask.")
-    mask = mask.filled(job.heads).checked_for(job.heads)
-    refuse_unfit_models(job.model)
-    batches: Sequence[Mapping[str, Any]] = list(job.batches)
+    mask = mask.filled(context.heads).checked_for(context.heads)
+    refuse_unfit_models(context.model)
+    batches: Sequence[Mapping[str, Any]] = list(context.batches)
     if not batches:
         raise DataError("The calibration data has no batch: there is nothing to repair with.")
-    losing = [site for site in job.heads if mask.kept(site.id) != site.kept]
-    _refuse_shared_weights(job, losing)
-    report = Repair(method, {}, {}, {})
+    losing = [site for site in context.heads if mask.kept(site.id) != site.kept]
+    _refuse_shared_weights(context, losing)
+    before, after, size = {}, {}, {}
     added: list[str] = []
-    originals = [(parameter, parameter.detach().clone()) for parameter in _parameters(job, losing)]
+    originals = [(parameter, parameter.detach().clone()) for parameter in _parameters(context, losing)]
 
     def undo() -> None:
         for parameter, value in originals:
             parameter.data.copy_(value)
         for name in added:
-            job.model.get_submodule(job.heads[name].output).bias = None  # type: ignore[assignment]
+            context.model.get_submodule(context.heads[name].output).bias = None  # type: ignore[assignment]
 
     try:
-        with torch.inference_mode(False), evaluation(job.model):
-            walk = SequentialMoments(job, losing, batches, mask)
-            for site in walk.sites:
+        with torch.inference_mode(False), evaluation(context.model):
+            sequence = SequentialMoments(context, losing, batches, mask)
+            for site in sequence.sites:
                 tell(site.id)
-                moments = walk.moments(site).checked(site)
-                full = projection_of(job.model, site)
+                moments = sequence.moments(site).checked(site)
+                full = projection_of(context.model, site)
                 places = {head: place for place, head in enumerate(site.kept)}
                 kept = [places[head] for head in mask.kept(site.id)]
                 fit = fitted(method, full, moments, kept, site.head_dim, **options)
-                report.note(site.id, full, fit, moments, columns_of(kept, site.head_dim))
-                if write_projection_(job.model, site, fit):
+                columns = columns_of(kept, site.head_dim)
+                before[site.id] = full.error(full, moments, columns)
+                after[site.id] = full.error(fit, moments, columns)
+                size[site.id] = full.error(Fit(full.weight * 0, None), moments, columns)
+                if write_projection_(context.model, site, fit):
                     added.append(site.id)
     except BaseException:
         undo()
         raise
     for name in added:  # a frozen model stays frozen; while it was being repaired, all of it was
-        module: Any = job.model.get_submodule(job.heads[name].output)
+        module: Any = context.model.get_submodule(context.heads[name].output)
         module.bias.requires_grad_(projections.parameter(module).requires_grad)
-    return report, added, undo
+    return Repair(method, before, after, size), added, undo
 
 
 def projection_of(model: nn.Module, site: Site) -> Fit:
@@ -196,10 +197,10 @@ def write_projection_(model: nn.Module, site: Site, fit: Fit) -> bool:
     return True
 
 
-def _parameters(job: ScoringContext, sites: list[Site]) -> list[nn.Parameter]:
+def _parameters(context: ScoringContext, sites: list[Site]) -> list[nn.Parameter]:
     found: list[nn.Parameter] = []
     for site in sites:
-        module: Any = job.model.get_submodule(site.output)
+        module: Any = context.model.get_submodule(site.output)
         bias = getattr(module, "bias", None)
         found += [projections.parameter(module)] + ([bias] if bias is not None else [])
     return found
@@ -213,11 +214,11 @@ def _refuse_a_second(model: nn.Module) -> None:
         )
 
 
-def _refuse_shared_weights(job: ScoringContext, sites: list[Site]) -> None:
+def _refuse_shared_weights(context: ScoringContext, sites: list[Site]) -> None:
     owners: dict[int, list[str]] = {}
-    for site in job.heads:
+    for site in context.heads:
         if site.num_heads:
-            key = id(projections.parameter(job.model.get_submodule(site.output)))
+            key = id(projections.parameter(context.model.get_submodule(site.output)))
             owners.setdefault(key, []).append(site.id)
     losing = {site.id for site in sites}
     for shared in owners.values():

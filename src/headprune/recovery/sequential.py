@@ -33,7 +33,7 @@ class _Waiting:
 class SequentialMoments:
     """Moments of one site after another, each on what the model gives with everything that was done to earlier sites.
 
-    The pass of each batch waits at the site at hand and goes on from there, so that a walk through all sites costs
+    The pass of each batch waits at the site at hand and goes on from there, so that going through all sites costs
     about one forward pass over the data, not one for each site. Passes run from the beginning where a site is called
     several times (layers that share it), where going on fails or gives something else than a whole pass (checked on the
     first batch, at the first and the last such site), and for batches beyond `memory`.
@@ -41,15 +41,15 @@ class SequentialMoments:
 
     def __init__(
         self,
-        job: ScoringContext,
+        context: ScoringContext,
         sites: Sequence[Site],
         batches: Sequence[Mapping[str, Any]],
         mask: HeadMask,
         *,
         memory: int = MEMORY,
     ) -> None:
-        self.job, self.batches, self.mask = job, batches, mask
-        calls = site_calls(job, sites, batches)
+        self.context, self.batches, self.mask = context, batches, mask
+        calls = site_calls(context, sites, batches)
         by_id = {site.id: site for site in sites}
         self.sites = [by_id[name] for name in calls]
         self._goes_on = memory > 0 and all(count == 1 for count in calls.values())
@@ -68,20 +68,20 @@ class SequentialMoments:
                 if not self._waiting:
                     raise
                 self._goes_on, self._waiting = False, {}
-        return moments_of(self.job, [site], self.batches, self.mask)[site.id]
+        return moments_of(self.context, [site], self.batches, self.mask)[site.id]
 
     def _moments_going_on(self, site: Site) -> Moments:
         found = Moments()
         for number, batch in enumerate(self.batches):
             heard = self._heard(number, site, wait=True)
             if heard is not None:
-                found.add(real_rows(batch, site, heard, has_encoder=self.job.has_encoder))
+                found.add(real_rows(batch, site, heard, has_encoder=self.context.has_encoder))
         return found
 
     def _heard(self, number: int, site: Site, *, wait: bool) -> Tensor | None:
         """What the site's projection receives for a batch, every head of it (nothing, if the batch does not reach it);
         with `wait` the pass goes on from there the next time."""
-        projection = self.job.model.get_submodule(site.output)
+        projection = self.context.model.get_submodule(site.output)
         before = self._waiting.get(number)
         heard: list[Tensor] = []
 
@@ -91,13 +91,15 @@ class SequentialMoments:
 
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            stack.enter_context(heard_inputs(self.job.model, {site.id: projection}, hear))  # before masks: all heads
-            stack.enter_context(masked(self.job.model, self.mask, heads=self.job.heads))
+            stack.enter_context(
+                heard_inputs(self.context.model, {site.id: projection}, hear)
+            )  # before masks: all heads
+            stack.enter_context(masked(self.context.model, self.mask, heads=self.context.heads))
             if before is not None:
-                stack.enter_context(replayed(self.job.model, before.recording, before.projection))
-            recording = stack.enter_context(recorded(self.job.model)) if wait else None
+                stack.enter_context(replayed(self.context.model, before.recording, before.projection))
+            recording = stack.enter_context(recorded(self.context.model)) if wait else None
             stack.enter_context(suppress(StopForward))
-            self.job.answer(self.batches[number])
+            self.context.answer(self.batches[number])
         if recording is not None and heard:
             self._wait(number, recording, projection)
         return heard[0] if heard else None
