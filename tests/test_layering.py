@@ -24,6 +24,7 @@ LAYERS = [
     "heads",
     "patches",
     "equality",
+    "structure.adapters",
     "hooks",
     "checkpoint.config_entry",
     "checkpoint.v4_config",

@@ -6,10 +6,12 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 import headprune as hp
 from headprune.equality import difference
 from headprune.errors import CheckpointError, MaskError, UnknownNameError
+from headprune.hooks.masks import is_compiled
 from headprune.structure.example import example_inputs
 from tests.families.tiny import answer_of, full_mask, tiny_model
 
@@ -173,6 +175,45 @@ def test_compiled_models_are_masked_and_unmasked(bert, heads, fullgraph):
         inside = torch.compile(bert, backend="eager", fullgraph=fullgraph)
         assert torch.allclose(logits(inside), expected, atol=1e-6)
     assert torch.allclose(logits(inside), plain, atol=1e-6)
+    torch._dynamo.reset()
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+@pytest.mark.parametrize("how", ["module", "method", "function", "part"])
+def test_a_model_is_known_to_be_compiled_however_it_was(how):
+    """By itself, in a function around it, or a part of it; a copy of it was not."""
+    model = Two()
+    assert not is_compiled(model)
+    run = {
+        "module": lambda: torch.compile(model, backend="eager"),
+        "method": lambda: model.compile(backend="eager") or model,
+        "function": lambda: torch.compile(lambda x: model(x), backend="eager"),
+        "part": lambda: nn.Sequential(model.first, torch.compile(model.second, backend="eager")),
+    }[how]()
+    with torch.no_grad():
+        run(torch.randn(2, 4))
+    assert is_compiled(model)
+    assert how == "method" or not is_compiled(copy.deepcopy(model))
+    torch._dynamo.reset()
+
+
+def test_masking_one_model_keeps_what_was_compiled_of_another(heads):
+    """The other is not compiled again."""
+    bert, other = tiny_model("bert"), torch.compile(Two(), backend="eager")
+    other(torch.randn(2, 4))
+    before = torch._dynamo.utils.counters["frames"]["total"]
+    with hp.masked(bert, hp.HeadMask.full(heads).without("encoder.0:1")):
+        other(torch.randn(2, 4))
+    other(torch.randn(2, 4))
+    assert torch._dynamo.utils.counters["frames"]["total"] == before
     torch._dynamo.reset()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -44,28 +44,26 @@ def masked(
         ...     logits = model(**batches[0]).logits
     """
     model = unwrapped(model)
-    hooks.join_heads_(model)  # `heads` may have been found on another copy
     if heads is None:
         heads = find_heads(model, neurons=_names_neurons(mask))
     if empty_site not in ("bias", "skip"):
         raise MaskError(f"empty_site is {empty_site!r}; expected 'bias' or 'skip'.")
     factors = _mask_factors(mask, heads) if isinstance(mask, HeadMask) else _number_factors(mask, heads)
-    silent = [
-        model.get_submodule(heads[name].output)
-        for name, factor in factors.items()
-        if empty_site == "skip" and not factor.requires_grad and not bool(factor.any())
-    ]
-    with ExitStack() as stack:
-        if factors:
-            stack.enter_context(hooks.fresh_compilation())
-            stack.enter_context(hooks.called_projections(model))
-            by_module = {
-                model.get_submodule(heads[site].output): hooks.HeadFactor(site, factor, heads[site].batch_axis)
-                for site, factor in factors.items()
-            }
-            stack.enter_context(hooks.scaled_inputs(by_module))
-            stack.enter_context(hooks.silent_outputs(silent))
+    if not factors:
         yield model
+        return
+    with hooks.fresh_compilation(model), hooks.called_projections(model):
+        outputs = {site: model.get_submodule(heads[site].output) for site in factors}
+        by_module = {
+            outputs[site]: hooks.HeadFactor(site, factor, heads[site].batch_axis) for site, factor in factors.items()
+        }
+        silent = [
+            outputs[site]
+            for site, factor in factors.items()
+            if empty_site == "skip" and not factor.requires_grad and not bool(factor.any())
+        ]
+        with hooks.scaled_inputs(by_module), hooks.silent_outputs(silent):
+            yield model
 
 
 def is_masked(model: nn.Module) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from headprune.equality import difference
 from headprune.errors import VerificationError
 from headprune.heads import HeadMap, HeadMask
+from headprune.hooks import projection_at
 from headprune.masking import masked
 from headprune.structure import find_heads, projections
 from headprune.structure.run import run
@@ -326,7 +327,7 @@ def _trainable(model: Any, subject: CheckedModel) -> bool:
 
 
 def _reached_by_gradients(model: nn.Module, subject: CheckedModel) -> bool:
-    outputs = [model.get_submodule(site.output) for site in find_heads(model, subject.built.batch)]
+    outputs = [projection_at(model, site.output) for site in find_heads(model, subject.built.batch)]
     grads = [projections.parameter(output).grad for output in outputs]
     return any(grad is not None and bool(grad.abs().sum() > 0) for grad in grads)
 

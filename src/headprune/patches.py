@@ -13,11 +13,15 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+AttentionFunction = Callable[..., Any]
+AttentionLookup = Callable[[AttentionFunction], AttentionFunction]
 
 
 class Patch(NamedTuple):
@@ -167,3 +171,90 @@ _finder = _Finder()
 
 
 # For a while: undone when the block ends.
+
+
+class _WhileNeeded:
+    """A change of the whole process that lasts as long as any block, of any thread, asks for it."""
+
+    def __init__(self) -> None:
+        self.lock, self.blocks = Lock(), 0
+        self.undo: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def made(self, change: Callable[[], Callable[[], None]]) -> Iterator[None]:
+        """`change` makes it, and returns what undoes it."""
+        with self.lock:
+            if not self.blocks:
+                self.undo = change()
+            self.blocks += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.blocks -= 1
+                if not self.blocks:
+                    self.undo()
+
+
+_attention_lookup, _fast_path = _WhileNeeded(), _WhileNeeded()
+
+
+@patch(
+    "transformers.modeling_utils:AttentionInterface.get_interface", "self", "attn_implementation", "default",
+    since="transformers 5.1",
+)  # fmt: skip
+@contextmanager
+def attention_lookup(lookup: AttentionLookup) -> Iterator[None]:
+    """Models that look up their attention function by name get what `lookup` makes of it, until the last block ends.
+
+    Why: the name stands in the config, and one that is put there would change masks and kernels; the function is what
+    every model calls, with the module and its queries, keys and values. All threads see it: `lookup` must tell
+    whether it is meant.
+    """
+    interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
+    if interface is None:
+        yield
+        return
+
+    def change() -> Callable[[], None]:
+        original = interface.get_interface
+
+        def get_interface(self: object, name: str, default: AttentionFunction) -> AttentionFunction:
+            return lookup(original(self, name, default))
+
+        interface.get_interface = get_interface
+        return lambda: setattr(interface, "get_interface", original)
+
+    with _attention_lookup.made(change):
+        yield
+
+
+@patch("torch.backends.mha:set_fastpath_enabled", "value", since="torch 2.0")
+@contextmanager
+def no_multihead_fast_path() -> Iterator[None]:
+    """PyTorch's own encoder layers call their attention, until the last block ends.
+
+    Why: their fast path is one fused kernel, in which no hook fires. It is a switch of the whole process: other
+    models answer as before in the meantime, up to rounding.
+    """
+    import torch
+
+    def change() -> Callable[[], None]:
+        was = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        return lambda: torch.backends.mha.set_fastpath_enabled(was)
+
+    with _fast_path.made(change):
+        yield
+
+
+@patch("torch._dynamo:reset", since="torch 2.0")
+def forget_compiled_code() -> None:
+    """Let `torch.compile` start anew, for all models of the process.
+
+    Why: compiled code does not look for hooks that came or went since, and that of a single model cannot be
+    dropped.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()

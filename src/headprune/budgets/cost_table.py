@@ -15,6 +15,7 @@ from torch import nn
 from headprune.heads import HeadId, HeadMap, HeadMask, Site
 from headprune.heads.mask import Unit
 from headprune.heads.ranking import units_of_site
+from headprune.hooks import projection_at
 from headprune.structure import projections
 
 
@@ -68,7 +69,7 @@ def _kinds(model: nn.Module, heads: HeadMap) -> list[list[Site]]:
     for site in heads:
         if site.num_heads:
             block = type(model.get_submodule(site.path)).__name__
-            shape = projections.matrix(model.get_submodule(site.output)).shape
+            shape = projections.matrix(projection_at(model, site.output)).shape
             key = (block, site.tower, site.component, site.num_kv_heads, site.head_dim, len(site.layers), shape)
             kinds.setdefault(key, []).append(site)
     return list(kinds.values())

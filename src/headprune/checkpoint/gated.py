@@ -18,7 +18,7 @@ from headprune.gates.distributions import Rule, make_gate
 from headprune.gates.model_gates import GatedSite, Gates
 from headprune.gates.placement import unhook
 from headprune.heads import HeadMap
-from headprune.hooks import join_heads_
+from headprune.hooks import called_projections
 
 
 def restore_(model: nn.Module) -> None:
@@ -55,8 +55,8 @@ def _attach_from(model: nn.Module, entry: Any) -> None:
     """Parts of a model are built before the whole, with the same config: a part takes the gates of the blocks that it
     has, and each larger class that is built around it adopts them, or takes its own if it has more."""
     every = _places(entry)
-    join_heads_(model)
-    found = {place.site.id: config_entry.find_module(model, place.site.output) for place in every}
+    with called_projections(model):
+        found = {place.site.id: config_entry.find_module(model, place.site.output) for place in every}
     outputs = {site: output[0] for site, output in found.items() if output is not None}
     if len(outputs) < len(every) and type(model).__name__ in (getattr(model.config, "architectures", None) or ()):
         raise CheckpointError(

@@ -16,6 +16,7 @@ from headprune.hooks.masks import (
     scaled_inputs,
     silent_outputs,
 )
+from headprune.hooks.multihead import SlicedMultihead
 from headprune.hooks.persistent import (
     PRUNED_ATTENTION,
     SlicedArgument,
@@ -28,15 +29,17 @@ from headprune.hooks.replay import Recording, recorded, replayed
 from headprune.hooks.reshape import Width, follow_width_, width_followed_by
 from headprune.hooks.tracing import AttentionEvent, Call, Watch, recorded_attention, watched
 from headprune.hooks.unfused_attention import (
+    FORMS,
     JOINED_HEADS,
     JoinedHeads,
     called_projections,
-    is_wavlm,
-    join_heads_,
-    keep_wavlm_heads_,
+    joined_heads,
+    keep_open_,
+    projection_at,
 )
 
 __all__ = [
+    "FORMS",
     "JOINED_HEADS",
     "PRUNED_ATTENTION",
     "AttentionEvent",
@@ -46,6 +49,7 @@ __all__ = [
     "JoinedHeads",
     "Recording",
     "SlicedArgument",
+    "SlicedMultihead",
     "StopForward",
     "Watch",
     "Width",
@@ -59,10 +63,10 @@ __all__ = [
     "gate_projections_",
     "heard_inputs",
     "is_gated",
-    "is_wavlm",
-    "join_heads_",
-    "keep_wavlm_heads_",
+    "joined_heads",
+    "keep_open_",
     "paused_gates",
+    "projection_at",
     "recorded",
     "recorded_attention",
     "register_attention_function",

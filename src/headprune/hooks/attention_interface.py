@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
+
+from headprune import patches
+
+AttentionWrapper = Callable[..., Any]  # (function, module, *args, **kwargs) -> what the function would return
+_wrappers: ContextVar[tuple[AttentionWrapper, ...]] = ContextVar("_wrappers", default=())
 
 
 @contextmanager
-def wrapped_attention(wrapper: Callable[..., Any]) -> Iterator[None]:
-    """Call `wrapper(function, module, *args, **kwargs)` instead of each attention function until the block ends."""
-    utils = sys.modules.get("transformers.modeling_utils")
-    if utils is None:
-        yield
-        return
-    interface = utils.AttentionInterface
-    original = interface.get_interface
+def wrapped_attention(wrapper: AttentionWrapper) -> Iterator[None]:
+    """Call `wrapper(function, module, *args, **kwargs)` instead of each attention function until the block ends.
 
-    def get_interface(self: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        function = original(self, name, default)
-        return lambda module, *args, **kwargs: wrapper(function, module, *args, **kwargs)
+    The wrapper belongs to this context: attention that another thread runs in the meantime does not meet it.
+    """
+    with patches.attention_lookup(_wrapped):
+        _wrappers.set((*_wrappers.get(), wrapper))
+        try:
+            yield
+        finally:
+            _wrappers.set(tuple(other for other in _wrappers.get() if other is not wrapper))
 
-    interface.get_interface = get_interface
-    try:
-        yield
-    finally:
-        interface.get_interface = original
+
+def _wrapped(function: patches.AttentionFunction) -> patches.AttentionFunction:
+    for wrapper in _wrappers.get():
+        function = partial(wrapper, function)
+    return function

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from headprune.hooks.masks import HeadFactor
-from headprune.hooks.unfused_attention import close_, open_
+from headprune.hooks.unfused_attention import keep_open_, let_close_
 
 
 class GateSource(Protocol):
@@ -48,8 +48,8 @@ def gate_projections_(model: nn.Module, source: GateSource, outputs: Mapping[str
     """Put gates before the output projections, given as site -> path of the module."""
     _common_module(model, list(outputs.values())).register_forward_pre_hook(ForwardBegins(source))
     for site, path in outputs.items():
+        keep_open_(model.get_submodule(path.rpartition(".")[0]))
         model.get_submodule(path).register_forward_pre_hook(HeadGate(source, site))
-        open_(model.get_submodule(path.rpartition(".")[0]))
 
 
 def _common_module(model: nn.Module, paths: list[str]) -> nn.Module:
@@ -70,7 +70,7 @@ def ungate_projections_(model: nn.Module) -> None:
         hooks = module._forward_pre_hooks
         for key in [key for key, hook in hooks.items() if isinstance(hook, HeadGate | ForwardBegins)]:
             del hooks[key]
-        close_(module)
+        let_close_(module)
 
 
 @contextmanager

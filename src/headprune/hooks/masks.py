@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headprune import patches
 from headprune.errors import MaskError
 from headprune.hooks.unfused_attention import called_projections
 
@@ -79,25 +80,30 @@ def silent_outputs(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
-def fresh_compilation() -> Iterator[None]:
-    """Make compiled code notice that hooks come and go.
+def fresh_compilation(model: nn.Module) -> Iterator[None]:
+    """Make compiled code of this model notice that hooks come and go.
 
     Code compiled by `torch.compile` does not check for hooks that were added later: it would ignore a mask, or keep
-    one that is gone. Forgetting what was compiled costs a recompilation and is right.
+    one that is gone. Forgetting what was compiled costs a recompilation and is right. Where this model was never
+    compiled, nothing is forgotten.
     """
-    _forget_compiled_code()
+    _forget_compilation_of(model)
     try:
         yield
     finally:
-        _forget_compiled_code()
+        _forget_compilation_of(model)
 
 
-def _forget_compiled_code() -> None:
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is None or torch.compiler.is_compiling():
-        return
-    if dynamo.utils.counters["frames"]["total"] > 0:  # nothing was compiled in most processes
-        dynamo.reset()
+def _forget_compilation_of(model: nn.Module) -> None:
+    if is_compiled(model) and not torch.compiler.is_compiling():
+        patches.forget_compiled_code()
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether `torch.compile` ran this model or a part of it, by whatever name: as a module, a method, inside a
+    function. It marks every weight that it hands to compiled code."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return any(hasattr(tensor, "_dynamo_static_input_type") for tensor in tensors)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from headprune.hooks.attention_interface import wrapped_attention
 from headprune.hooks.masks import HeadFactor
+from headprune.hooks.multihead import SlicedMultihead
 from headprune.hooks.unfused_attention import called_projections
 
 
@@ -59,13 +60,41 @@ class AttentionEvent:
 class Watch:
     """Everything seen during one forward pass."""
 
+    paths: Mapping[nn.Module, str]
     calls: list[Call] = field(default_factory=list)
     events: list[AttentionEvent] = field(default_factory=list)
     clock: int = 0
+    _open: list[tuple[nn.Module, int, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
 
     def tick(self) -> int:
         self.clock += 1
         return self.clock
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._open.append((module, self.tick(), args, kwargs))
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        _, order, given, named = self._open.pop()
+        if isinstance(output, Tensor) and output.is_floating_point() and not output.requires_grad:
+            # A frozen projection of a frozen input: give gradients a place to arrive at.
+            # A copy, because the model may go on to write into it, which a leaf does not allow.
+            output = output.detach().requires_grad_().clone() if torch.is_grad_enabled() else output
+        self.calls.append(Call(self.paths[module], module, given, named, output, order))
+        return output
+
+    def current(self) -> nn.Module | None:
+        """The innermost module with weights that is running."""
+        running = (module for module, *_ in reversed(self._open))
+        return next((module for module in running if any(True for _ in module.parameters())), None)
+
+    def projected(self, module: nn.Module) -> tuple[Tensor | None, bool]:
+        """What `nn.MultiheadAttention`, which keeps its projections to itself, makes keys from; and whether queries,
+        too."""
+        if not isinstance(module, nn.MultiheadAttention | SlicedMultihead):
+            return None, False
+        _, _, args, kwargs = next(call for call in reversed(self._open) if call[0] is module)
+        given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
+        return given["key"], given["key"] is given["query"]
 
 
 _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax}
@@ -74,10 +103,9 @@ _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax}
 class _AttentionOperations(TorchFunctionMode):
     """Sees softmax and fused attention wherever they are called."""
 
-    def __init__(self, watch: Watch, current: Callable[[], str | None], modules: Mapping[str, nn.Module]) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__()
-        self.watch, self.current, self.modules = watch, current, modules
-        self.muted = 0
+        self.watch, self.muted = watch, 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -94,30 +122,22 @@ class _AttentionOperations(TorchFunctionMode):
         if func in _SOFTMAX and result.dim() == 3 and (heads := self.heads(result, args, kwargs)):
             apart = self.note(result.unflatten(0, (-1, heads)), 1)  # (batch, heads, queries, keys)
             return apart.flatten(0, 1)
-        if func is F.multi_head_attention_forward:
-            query, key, heads = args[0], args[1], args[4]
-            context = self.note(
-                result[0].unflatten(-1, (heads, -1)), -2, key_input=key, query_is_key=query is key
-            )  # (queries, batch, heads, width)
-            return context.flatten(-2), result[1]
         return result
 
     def heads(self, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """How many heads lie behind one another in the batch dimension: FSMT, where the module says it; else 0."""
-        path = self.current()
-        said = getattr(self.modules.get(path), "num_heads", 0) if path is not None else 0
+        said = getattr(self.watch.current(), "num_heads", 0)
         fits = isinstance(said, int) and said > 1 and result.shape[0] % said == 0
         return said if fits and _last_dimension(result, args, kwargs) else 0
 
-    def note(self, result: Tensor, *axes: int, path: str | None = None, **more: Any) -> Tensor:
-        path = self.current() if path is None else path
-        if path is None:
+    def note(self, result: Tensor, *axes: int, module: nn.Module | None = None) -> Tensor:
+        module = self.watch.current() if module is None else module
+        if module is None:
             return result
         if not result.requires_grad:
             result = result.detach().requires_grad_()  # frozen weights: dependence must show all the same
-        self.watch.events.append(
-            AttentionEvent(path, result, tuple(axis % result.dim() for axis in axes), self.watch.tick(), **more)
-        )
+        seen = AttentionEvent(self.watch.paths[module], result, axes, self.watch.tick(), *self.watch.projected(module))
+        self.watch.events.append(seen)
         return result
 
 
@@ -129,40 +149,19 @@ def _last_dimension(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any
 @contextmanager
 def watched(model: nn.Module) -> Iterator[Watch]:
     """Record every module call and every softmax attention of the forward passes inside the block."""
-    watch = Watch()
-    paths = {module: path for path, module in model.named_modules()}
-    has_weights = {module: any(True for _ in module.parameters()) for module in paths}
-    stack: list[nn.Module] = []
-    starts: list[tuple[int, tuple[Any, ...], dict[str, Any]]] = []
-
-    def current() -> str | None:
-        return next((paths[module] for module in reversed(stack) if has_weights[module]), None)
-
-    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        stack.append(module)
-        starts.append((watch.tick(), args, kwargs))
-
-    def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        stack.pop()
-        order, given, named = starts.pop()
-        if isinstance(output, Tensor) and output.is_floating_point() and not output.requires_grad:
-            # A frozen projection of a frozen input: give gradients a place to arrive at.
-            # A copy, because the model may go on to write into it, which a leaf does not allow.
-            output = output.detach().requires_grad_().clone() if torch.is_grad_enabled() else output
-        watch.calls.append(Call(paths[module], module, given, named, output, order))
-        return output
-
-    operations = _AttentionOperations(watch, current, {path: module for module, path in paths.items()})
     handles = []
-    try:
-        with _unscaled(model), called_projections(model), wrapped_attention(_noting(operations, paths)), operations:
-            for module in paths:
-                handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
-                handles.append(module.register_forward_hook(leave, with_kwargs=True))
-            yield watch
-    finally:
-        for handle in handles:
-            handle.remove()
+    with called_projections(model):
+        watch = Watch({module: path for path, module in model.named_modules()})
+        operations = _AttentionOperations(watch)
+        try:
+            with _unscaled(model), wrapped_attention(_noting(operations)), operations:
+                for module in watch.paths:
+                    handles.append(module.register_forward_pre_hook(watch.enter, with_kwargs=True, prepend=True))
+                    handles.append(module.register_forward_hook(watch.leave, with_kwargs=True))
+                yield watch
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 @contextmanager
@@ -179,7 +178,7 @@ def _unscaled(model: nn.Module) -> Iterator[None]:
             hooks[key] = factor
 
 
-def _noting(operations: _AttentionOperations, paths: Mapping[nn.Module, str]) -> Callable[..., Any]:
+def _noting(operations: _AttentionOperations) -> Callable[..., Any]:
     """See the attention functions that transformers models call by name, whatever kernel is behind them."""
 
     def attention(function: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -190,8 +189,8 @@ def _noting(operations: _AttentionOperations, paths: Mapping[nn.Module, str]) ->
             output, *rest = function(module, *args, **kwargs)
         finally:
             operations.muted -= 1
-        if module in paths and output.dim() == 4 and torch.is_grad_enabled():
-            output = operations.note(output, 2, path=paths[module])  # (batch, queries, heads, width)
+        if module in operations.watch.paths and output.dim() == 4 and torch.is_grad_enabled():
+            output = operations.note(output, 2, module=module)  # (batch, queries, heads, width)
         return (output, *rest)
 
     return attention

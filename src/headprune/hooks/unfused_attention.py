@@ -1,122 +1,62 @@
 """Attention whose output projection is used without being called, so that no hook on it would fire: opened.
 
-PyTorch's own attention and WavLM's hand the weights to a function, XLNet's to an einsum. An opened block computes the
-same and calls its projection.
+PyTorch's own attention and WavLM's hand the weights to a function, XLNet's to an einsum. While a block of code needs
+it, one method of such a module computes the same and calls its projection. Its class is never touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headprune import patches
+from headprune.hooks.multihead import multihead_attention
+from headprune.structure.adapters import adapter_for
 
-@contextmanager
-def called_projections(model: nn.Module) -> Iterator[None]:
-    """Let every attention of the model call its output projection as a module, so that hooks on it fire.
-
-    The fast path of PyTorch's encoder layers does not even call the attention: it is off until the block ends.
-    """
-    opened = [module for module in model.modules() if open_(module)]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    multihead = any(isinstance(module, nn.MultiheadAttention) for module in opened)
-    try:
-        torch.backends.mha.set_fastpath_enabled(fast and not multihead)
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for module in opened:
-            close_(module)
+JOINED_HEADS = "heads_joined"  # the name of the child that stands for XLNet's bare parameter
 
 
-def open_(module: nn.Module) -> bool:
-    """Open one attention; whether there was anything to do."""
-    if type(module) is nn.MultiheadAttention and "forward" not in vars(module):
-        module.forward = OpenMultihead(module)  # type: ignore[method-assign]
-    elif is_wavlm(module) and "forward" not in vars(module):
-        module.forward = OpenWavLM(module, None)
-    else:
-        return False
-    return True
+class Unfused:
+    """What stands in for one method of an attention, as an attribute of that module alone."""
+
+    method: ClassVar[str] = "forward"
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module: Any = module
+        self.stays = False  # beyond the block of code that needs it: of a gated or pruned attention
+        self.kept: tuple[int, ...] | None = None  # of the original heads, where the method has to know
+
+    def install(self) -> None:
+        setattr(self.module, self.method, self)
+
+    def remove(self) -> None:
+        vars(self.module).pop(self.method, None)
+
+    @property
+    def is_pruned(self) -> bool:
+        return self.kept is not None
 
 
-def close_(module: nn.Module) -> None:
-    """Undo `open_`; a pruned block stays as it is."""
-    forward = vars(module).get("forward")
-    if isinstance(forward, OpenMultihead) or (isinstance(forward, OpenWavLM) and forward.kept is None):
-        vars(module).pop("forward")
+class UnfusedMultihead(Unfused):
+    """Of `nn.MultiheadAttention`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        return multihead_attention(self.module, *args, **kwargs)
 
 
-class OpenMultihead:
-    """`nn.MultiheadAttention.forward` in two steps: the function with an identity projection, then `out_proj`.
-
-    Multiplying by the identity is exact, so the result has the bits of the ordinary forward outside its fast path.
-    """
-
-    def __init__(self, module: nn.MultiheadAttention) -> None:
-        self.module = module
-
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        module = self.module
-        swap = module.batch_first and query.dim() == 3
-        given = {id(x): x.transpose(0, 1) if swap else x for x in (query, key, value)}  # one tensor stays one tensor
-        same_width = module._qkv_same_embed_dim
-        width = module.embed_dim
-        context, weights = F.multi_head_attention_forward(
-            given[id(query)],
-            given[id(key)],
-            given[id(value)],
-            width,
-            module.num_heads,
-            module.in_proj_weight if same_width else None,
-            module.in_proj_bias,
-            module.bias_k,
-            module.bias_v,
-            module.add_zero_attn,
-            module.dropout,
-            torch.eye(width, dtype=query.dtype, device=query.device),
-            None,
-            training=module.training,
-            key_padding_mask=key_padding_mask,
-            need_weights=need_weights,
-            attn_mask=attn_mask,
-            use_separate_proj_weight=not same_width,
-            q_proj_weight=None if same_width else module.q_proj_weight,
-            k_proj_weight=None if same_width else module.k_proj_weight,
-            v_proj_weight=None if same_width else module.v_proj_weight,
-            average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
-        )
-        if query.dim() == 2:
-            return module.out_proj(context), weights
-        output = module.out_proj(context.transpose(0, 1))  # always batch first, for weights per example
-        return output if swap else output.transpose(0, 1), weights
-
-
-class OpenWavLM:
-    """WavLM's attention, step by step: a position bias of all heads, gated by each head's slice of the input.
+class UnfusedGatedBias(Unfused):
+    """Of WavLM: a position bias of all heads, gated by each head's slice of the input.
 
     The first layer makes the bias of all layers, and slice and bias are those of the original heads: both are cut here
     to the heads that are `kept`.
     """
-
-    def __init__(self, module: nn.Module, kept: tuple[int, ...] | None) -> None:
-        self.module, self.kept = module, kept
 
     def __call__(
         self,
@@ -126,7 +66,7 @@ class OpenWavLM:
         index: int = 0,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        module: Any = self.module
+        module = self.module
         batch, length, _ = hidden_states.shape
         if position_bias is None:
             position_bias = module.compute_bias(length, length).repeat(batch, 1, 1)  # (batch * heads, length, length)
@@ -149,32 +89,10 @@ class OpenWavLM:
         return by_head if self.kept is None else by_head[:, list(self.kept)]
 
     def _gate(self, inputs: Tensor) -> Tensor:
-        module: Any = self.module
-        two = module.gru_rel_pos_linear(inputs).unflatten(-1, (2, 4)).sum(-1).sigmoid()
+        two = self.module.gru_rel_pos_linear(inputs).unflatten(-1, (2, 4)).sum(-1).sigmoid()
         update, reset = two.chunk(2, dim=-1)
-        gate: Tensor = update * (reset * module.gru_rel_pos_const - 1.0) + 2.0  # (batch, heads, length, 1)
+        gate: Tensor = update * (reset * self.module.gru_rel_pos_const - 1.0) + 2.0  # (batch, heads, length, 1)
         return gate
-
-
-def is_wavlm(module: nn.Module) -> bool:
-    return type(module).__name__ == "WavLMAttention"
-
-
-def keep_wavlm_heads_(module: nn.Module, kept: tuple[int, ...]) -> Callable[[], None]:
-    """Let a block go on with these of its original heads; returns what undoes it."""
-    before = vars(module).get("forward")
-    module.forward = OpenWavLM(module, kept)
-
-    def undo() -> None:
-        if before is None:
-            vars(module).pop("forward", None)
-        else:
-            module.forward = before
-
-    return undo
-
-
-JOINED_HEADS = "heads_joined"  # the name of the child that stands for the parameter
 
 
 class JoinedHeads(nn.Module):
@@ -201,40 +119,141 @@ class JoinedHeads(nn.Module):
         return self.weight.shape[0]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return F.linear(inputs, self.weight)
+        """As XLNet does it, so that it has the same bits."""
+        by_head: Tensor = inputs.unflatten(-1, self.attention.o.shape[1:])
+        return torch.einsum("...nd,hnd->...h", by_head, self.attention.o)
 
 
-class _JoiningHeads:
-    """What is put before the class of XLNet's attention."""
+class UnfusedBareOutput(Unfused):
+    """Of XLNet, whose output projection is a parameter: a child stands for it as long as this does."""
 
-    heads_joined: JoinedHeads
-    dropout: nn.Module
-    layer_norm: nn.Module
+    method = "post_attention"
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """The class is made here, so that a copy in another process has to be made anew, too."""
-        return _unfilled, (type(self).__bases__[1],), self.__dict__
+    def install(self) -> None:
+        super().install()
+        setattr(self.module, JOINED_HEADS, JoinedHeads(self.module))
 
-    def post_attention(self, h: Tensor, attn_vec: Tensor, residual: bool = True) -> Tensor:
-        output = self.dropout(self.heads_joined(attn_vec.flatten(-2)))  # (length, batch, width)
-        normed: Tensor = self.layer_norm(output + h if residual else output)
+    def remove(self) -> None:
+        super().remove()
+        self.module._modules.pop(JOINED_HEADS, None)
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether it lost all its heads, so that a stub stands there."""
+        return not isinstance(self.module.heads_joined, JoinedHeads)
+
+    def __call__(self, h: Tensor, attn_vec: Tensor, residual: bool = True) -> Tensor:
+        module = self.module
+        output = module.dropout(module.heads_joined(attn_vec.flatten(-2)))  # (length, batch, width)
+        normed: Tensor = module.layer_norm(output + h if residual else output)
         return normed
 
 
-def join_heads_(model: nn.Module) -> None:
-    """Give every attention of XLNet a projection that can be called. It stays: the model computes as before."""
-    for module in list(model.modules()):
-        if type(module).__name__ == "XLNetRelativeAttention" and not isinstance(module, _JoiningHeads):
-            setattr(module, JOINED_HEADS, JoinedHeads(module))
-            kind: Any = type(module)
-            module.__class__ = _joining(kind)
+# What adapters and edits call them.
+FORMS: dict[str, type[Unfused]] = {"gated_bias": UnfusedGatedBias, "bare_output": UnfusedBareOutput}
+_lock = threading.RLock()
+_blocks: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # attention -> blocks of code that need it open
 
 
-def _unfilled(original: Any) -> Any:
-    made = _joining(original)
-    return made.__new__(made)
+def unfused(module: nn.Module) -> Unfused | None:
+    """What stands in for a method of this attention now."""
+    found = [vars(module).get(method) for method in ("forward", "post_attention")]
+    return next((one for one in found if isinstance(one, Unfused)), None)
 
 
-@cache
-def _joining(original: Any) -> Any:
-    return type(original.__name__, (_JoiningHeads, original), {"__module__": original.__module__})
+def _form(module: nn.Module) -> type[Unfused] | None:
+    """How an attention is opened; None where there is nothing to open."""
+    name = adapter_for(module).unfused
+    if name:
+        return FORMS[name]
+    return UnfusedMultihead if type(module) is nn.MultiheadAttention else None
+
+
+@contextmanager
+def called_projections(model: nn.Module) -> Iterator[None]:
+    """Let every attention of the model call its output projection as a module, so that hooks on it fire.
+
+    The fast path of PyTorch's encoder layers does not even call the attention: it is off until the block ends.
+    """
+    forms = {module: form for module in model.modules() if (form := _form(module)) is not None}
+    with patches.no_multihead_fast_path() if UnfusedMultihead in forms.values() else nullcontext(), _opened(forms):
+        yield
+
+
+@contextmanager
+def joined_heads(model: nn.Module) -> Iterator[None]:
+    """Let every output projection be a module (XLNet's is a parameter) until the block ends."""
+    forms = {module: form for module in model.modules() if (form := _form(module)) is UnfusedBareOutput}
+    with _opened(forms):
+        yield
+
+
+def projection_at(model: nn.Module, path: str) -> nn.Module:
+    """An output projection, to look at its weights: also where it is no module at the moment."""
+    parent, _, name = path.rpartition(".")
+    if name == JOINED_HEADS and not hasattr(attention := model.get_submodule(parent), JOINED_HEADS):
+        return JoinedHeads(attention)
+    return model.get_submodule(path)
+
+
+@contextmanager
+def _opened(forms: Mapping[nn.Module, type[Unfused]]) -> Iterator[None]:
+    done = []
+    try:
+        for module, form in forms.items():
+            _open(module, form)
+            done.append(module)
+        yield
+    finally:
+        for module in done:
+            _close(module)
+
+
+def _open(module: nn.Module, form: type[Unfused]) -> None:
+    with _lock:
+        _blocks[module] = _blocks.get(module, 0) + 1
+        if unfused(module) is None and not {"forward", "post_attention"} & vars(module).keys():
+            form(module).install()
+
+
+def _close(module: nn.Module) -> None:
+    with _lock:
+        _blocks[module] -= 1
+        if not _blocks[module]:
+            del _blocks[module]
+            _remove_unneeded(module)
+
+
+def keep_open_(module: nn.Module, form: str = "", kept: tuple[int, ...] | None = None) -> Callable[[], None]:
+    """Open one attention for good, and let it go on with some of its original heads; returns the undo.
+
+    `form` is one of `FORMS`; without one, the module's own, if it has any.
+    """
+    made = FORMS[form] if form else _form(module)
+    if made is None:
+        return lambda: None
+    found = unfused(module) or made(module)
+    if unfused(module) is None:
+        found.install()
+    before = found.stays, found.kept
+    found.stays, found.kept = True, kept if kept is not None else found.kept
+
+    def undo() -> None:
+        found.stays, found.kept = before
+        _remove_unneeded(module)
+
+    return undo
+
+
+def let_close_(module: nn.Module) -> None:
+    """Undo `keep_open_` of gates; a pruned block stays as it is."""
+    found = unfused(module)
+    if found is not None and not found.is_pruned:
+        found.stays = False
+        _remove_unneeded(module)
+
+
+def _remove_unneeded(module: nn.Module) -> None:
+    found = unfused(module)
+    if found is not None and not found.stays and not _blocks.get(module):
+        found.remove()

@@ -13,6 +13,7 @@ from torch import nn
 from headprune.checkpoint import config_entry
 from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, Site
+from headprune.hooks import projection_at
 from headprune.recovery.fits import Fit, columns_of, fitted, recoveries
 from headprune.recovery.sequential import SequentialMoments
 from headprune.registry import check_options
@@ -200,7 +201,7 @@ def write_projection_(model: nn.Module, site: Site, fit: Fit) -> bool:
 def _parameters(context: ScoringContext, sites: list[Site]) -> list[nn.Parameter]:
     found: list[nn.Parameter] = []
     for site in sites:
-        module: Any = context.model.get_submodule(site.output)
+        module: Any = projection_at(context.model, site.output)
         bias = getattr(module, "bias", None)
         found += [projections.parameter(module)] + ([bias] if bias is not None else [])
     return found
@@ -218,7 +219,7 @@ def _refuse_shared_weights(context: ScoringContext, sites: list[Site]) -> None:
     owners: dict[int, list[str]] = {}
     for site in context.heads:
         if site.num_heads:
-            key = id(projections.parameter(context.model.get_submodule(site.output)))
+            key = id(projections.parameter(projection_at(context.model, site.output)))
             owners.setdefault(key, []).append(site.id)
     losing = {site.id for site in sites}
     for shared in owners.values():

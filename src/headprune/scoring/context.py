@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadScores
+from headprune.hooks import joined_heads
 from headprune.scoring.losses import ExampleLoss
 from headprune.structure.modes import eval_mode
 from headprune.types import Batch
@@ -96,7 +97,7 @@ def evaluation(model: nn.Module) -> Iterator[None]:
     for parameter in trained:
         parameter.requires_grad_(False)
     try:
-        with eval_mode(model):
+        with eval_mode(model), joined_heads(model):
             yield
     finally:
         for parameter in trained:

@@ -1,6 +1,20 @@
-"""Finding attention in a model."""
+"""Finding attention in a model. Imported lazily: hooks read the adapters in here, and the rest builds on hooks."""
 
-from headprune.structure.example import example_inputs
-from headprune.structure.find import find_heads, model_structure
+from __future__ import annotations
 
-__all__ = ["example_inputs", "find_heads", "model_structure"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headprune.structure.example import example_inputs as example_inputs
+    from headprune.structure.find import find_heads as find_heads
+    from headprune.structure.find import model_structure as model_structure
+
+_PLACES = {"example_inputs": "example", "find_heads": "find", "model_structure": "find"}
+__all__ = ["example_inputs", "find_heads", "model_structure"]  # found by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'headprune.structure' has no attribute {name!r}")
+    return getattr(import_module(f"headprune.structure.{_PLACES[name]}"), name)

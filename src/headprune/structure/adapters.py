@@ -38,6 +38,10 @@ class Adapter:
     paired: str = ""
     """Why its heads are left alone: they are two at a time, and what is seen of one would leave out the other."""
 
+    unfused: str = ""
+    """How its output projection can be called as a module, where its own code only uses the weights: one of the forms
+    in hooks/unfused_attention.py."""
+
     coupled: str = ""
     """Why heads cannot be removed exactly, where the code says so and the structure does not show it."""
 
@@ -58,10 +62,13 @@ for _name in (
 
 
 adapters.add("WavLMAttention")(
-    Adapter(bias_of_all_heads=True, keep_whole=("rel_attn_embed",), keep_counts=("num_heads",))
+    Adapter(bias_of_all_heads=True, keep_whole=("rel_attn_embed",), keep_counts=("num_heads",), unfused="gated_bias")
 )
 adapters.add("XLNetRelativeAttention")(
-    Adapter(bare={"r_r_bias": 0, "r_s_bias": 0, "r_w_bias": 0, "q": 1, "k": 1, "v": 1, "r": 1, "seg_embed": 1})
+    Adapter(
+        bare={"r_r_bias": 0, "r_s_bias": 0, "r_w_bias": 0, "q": 1, "k": 1, "v": 1, "r": 1, "seg_embed": 1},
+        unfused="bare_output",
+    )
 )
 
 adapters.add("CodeGenAttention")(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headprune.errors import ExampleError
 from headprune.heads import Skipped
-from headprune.hooks import AttentionEvent, Call, Watch, join_heads_, watched
+from headprune.hooks import AttentionEvent, Call, Watch, watched
 from headprune.structure import projections
 from headprune.structure.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
 from headprune.structure.example import example_inputs
@@ -59,7 +59,6 @@ class _CannotUseError(Exception):
 
 def trace_attention(model: nn.Module, example: Mapping[str, Any] | None = None) -> AttentionTrace:
     """Run the model once and take its attention apart."""
-    join_heads_(model)
     with free_gradients(model), same_attributes(model):
         inputs = example if example is not None else example_inputs(model)
         with watched(model) as watch:

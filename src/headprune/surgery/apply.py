@@ -12,19 +12,19 @@ from torch import nn
 from headprune.checkpoint.config_entry import find_module
 from headprune.errors import CheckpointError
 from headprune.hooks import (
+    JOINED_HEADS,
     PRUNED_ATTENTION,
+    SlicedMultihead,
     arguments_sliced_by,
     follow_width_,
-    is_wavlm,
-    join_heads_,
-    keep_wavlm_heads_,
+    keep_open_,
     register_attention_function,
     slice_arguments_,
     width_followed_by,
 )
 from headprune.structure.projections import layout
 from headprune.surgery.edits import Attention, Edits, Slice, Stub
-from headprune.surgery.stubs import BiasOnly, ConfigView, SlicedMultihead, ZeroProjection
+from headprune.surgery.stubs import BiasOnly, ConfigView, ZeroProjection
 
 HIDDEN = "headprune_no_"  # headprune_no_query: the place of a projection that is gone
 
@@ -50,7 +50,6 @@ def apply_(model: nn.Module, edits: Edits, *, stored: bool = False) -> Journal:
     out, and what was done already (by an inner model's constructor) is not done again.
     """
     journal = Journal()
-    join_heads_(model)
 
     def module_at(path: str) -> nn.Module | None:
         if not stored:
@@ -72,13 +71,17 @@ def apply_(model: nn.Module, edits: Edits, *, stored: bool = False) -> Journal:
             if (module := module_at(path)) is not None:
                 _set_attributes(module, path, values, journal)
         for path, stub in edits.stubs.items():
+            parent, _, name = path.rpartition(".")
+            if name == JOINED_HEADS and (attention_module := module_at(parent)) is not None:
+                journal.did(keep_open_(attention_module, "bare_output"))  # its output projection is there from now on
             if (module := module_at(path)) is not None:
                 _replace_by_stub(model, path, module, stub, journal, stored)
         for path in {**edits.configs, **edits.attention}:
             if (module := module_at(path)) is not None:
                 attention = edits.attention.get(path)
-                if is_wavlm(module) and attention is not None and attention.bias_heads is not None:
-                    journal.did(keep_wavlm_heads_(module, attention.bias_heads))
+                if attention is not None and attention.bias_heads is not None and not hasattr(module, "config"):
+                    form = attention.unfused or "gated_bias"  # 0.1.0 did not say it, and had no other
+                    journal.did(keep_open_(module, form, attention.bias_heads))
                 else:
                     _give_view(module, edits.configs.get(path, {}), attention, journal)
         for path, arguments in edits.arguments.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headprune.errors import CheckpointError
-from headprune.hooks import SlicedArgument, Width
+from headprune.hooks import FORMS, SlicedArgument, Width
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Attention:
 
     empty: bool = False
     bias_heads: tuple[int, ...] | None = None
+    unfused: str = ""  # how a block is run that does not look up its attention function: its adapter's word
 
 
 @dataclass
@@ -102,7 +103,11 @@ class Edits:
             "stubs": {path: {"kind": s.kind, "width": s.width, "bias": s.bias} for path, s in self.stubs.items()},
             "configs": {path: dict(values) for path, values in self.configs.items()},
             "attention": {
-                path: {"empty": a.empty, "bias_heads": None if a.bias_heads is None else list(a.bias_heads)}
+                path: {
+                    "empty": a.empty,
+                    "bias_heads": None if a.bias_heads is None else list(a.bias_heads),
+                    **({"unfused": a.unfused} if a.unfused else {}),
+                }
                 for path, a in self.attention.items()
             },
             "arguments": {
@@ -213,10 +218,10 @@ def _read_stub(value: Any) -> Stub:
 
 
 def _read_attention(value: Any) -> Attention:
-    heads = value["bias_heads"]
-    if type(value["empty"]) is not bool:
+    heads, unfused = value["bias_heads"], value.get("unfused", "")
+    if type(value["empty"]) is not bool or unfused not in ("", *FORMS):
         raise ValueError(f"attention {value!r}")
-    return Attention(value["empty"], None if heads is None else tuple(_whole(h) for h in heads))
+    return Attention(value["empty"], None if heads is None else tuple(_whole(h) for h in heads), unfused)
 
 
 def _read_argument(value: Any) -> SlicedArgument:

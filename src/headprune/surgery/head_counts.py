@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from headprune.hooks import Width, width_followed_by
+from headprune.hooks import SlicedMultihead, Width, width_followed_by
 from headprune.structure import projections
 from headprune.structure.configs import value_of
 from headprune.structure.trace import AttentionBlock
 from headprune.surgery.edits import Edits
-from headprune.surgery.stubs import SlicedMultihead
 from headprune.surgery.units import Cut
 
 # Widths that some modules repeat and reshape to; tried only if repairing head counts is not enough.

@@ -16,7 +16,6 @@ from headprune.hooks import (
     arguments_sliced_by,
     called_projections,
     captured_input,
-    is_wavlm,
 )
 from headprune.structure import projections
 from headprune.structure.ownership import Backward
@@ -29,8 +28,8 @@ def site_edits(model: nn.Module, anatomy: AttentionBlock, cut: Cut, *, skip_bias
     """The tensors of a site, cut. Counts are not repaired yet."""
     edits = Edits()
     where = f"{cut.site.id} ({anatomy.block})"
-    opened = is_wavlm(model.get_submodule(anatomy.attention))
-    if anatomy.adapter.bias_of_all_heads and not opened and not _calls_interface(model, anatomy):
+    adapter = anatomy.adapter
+    if adapter.bias_of_all_heads and not adapter.unfused and not _calls_interface(model, anatomy):
         raise UnsupportedModelError(
             f"{where} cannot be pruned with this version of transformers: its position bias is added where headprune "
             "cannot cut it. Update transformers to 5.15 or newer."
@@ -56,7 +55,7 @@ def site_edits(model: nn.Module, anatomy: AttentionBlock, cut: Cut, *, skip_bias
         edits.multihead.add(anatomy.attention)
     if anatomy.adapter.bias_of_all_heads or (cut.is_empty and _calls_interface(model, anatomy)):
         bias_heads = (cut.kept or cut.site.kept[:1]) if anatomy.adapter.bias_of_all_heads else None
-        edits.attention[anatomy.attention] = Attention(cut.is_empty, bias_heads)
+        edits.attention[anatomy.attention] = Attention(cut.is_empty, bias_heads, adapter.unfused)
     return edits
 
 

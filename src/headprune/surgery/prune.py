@@ -16,7 +16,7 @@ from headprune.checkpoint.v4_config import note_pruned_heads
 from headprune.equality import Difference, difference
 from headprune.errors import MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask
-from headprune.hooks import HeadFactor, called_projections, captured_input, captured_output, is_gated
+from headprune.hooks import HeadFactor, called_projections, captured_input, captured_output, is_gated, joined_heads
 from headprune.masking import EmptySite, is_masked
 from headprune.structure.find import ModelStructure, find_heads, model_structure, remember, unwrapped
 from headprune.structure.modes import eval_mode
@@ -191,7 +191,7 @@ def _operated(model: nn.Module, view: ModelStructure, cuts: list[Cut], empty_sit
     """The cuts, one after another, each compared with its block as it was."""
     outcome = Outcome(view.heads, _pruned_heads(view.heads, cuts), Edits(), [], None)
     try:
-        with eval_mode(model):  # dropout would make every block differ from itself
+        with eval_mode(model), joined_heads(model):  # dropout would make every block differ from itself
             for cut in cuts:
                 if cut.site.is_neurons:
                     edits, journal = _remove_neurons(model, view.feed_forward[cut.site.id], cut, empty_site)
