@@ -61,6 +61,7 @@ def test_budgets_choose_the_same_heads_in_python_and_on_the_command_line(method,
     mask = hp.select(scores, model=model, **how)
     assert 0 < len(mask) < 12
     assert mask.to_dict() == chosen(folder, scores, *words)
+    assert mask.to_dict() == chosen(folder, scores, "--budget", f"{words[0][2:]}={words[1]}", *words[2:])
 
 
 def test_a_budget_of_what_may_be_lost_goes_as_far_as_it_can(saved):
@@ -105,7 +106,7 @@ def test_budgets_that_cannot_be_meant_are_refused(saved):
 
 def test_a_user_adds_a_budget_with_a_decorator(saved):
     """It is found by name, in Python and on the command line."""
-    model = saved[0]
+    model, folder, _ = saved
     scores = hp.score(model, method="random")
 
     @budgets.add("sites", "Sites that stay.")
@@ -116,5 +117,6 @@ def test_a_user_adds_a_budget_with_a_decorator(saved):
     try:
         mask = hp.select(scores, model=model, sites=2)
         assert mask.to_dict() == {"encoder.0": [0, 1, 2, 3], "encoder.1": [0, 1, 2, 3], "encoder.2": []}
+        assert chosen(folder, scores, "--budget", "sites=2") == mask.to_dict()
     finally:
         budgets._items.pop("sites")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -12,10 +10,10 @@ from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app
-from headprune.cli.budget import Budget
 from headprune.cost.measurement import sized_example
 from headprune.errors import CheckpointError, HeadpruneError
-from headprune.tasks import find_task
+from headprune.jobs.drop_report import DropReport, HalfScores, ScoreChange
+from headprune.tasks.task import ScoreSummary
 from tests.command import call
 from tests.families.tiny import tiny_model
 from tests.tasks.toy import write_data, write_model
@@ -89,15 +87,14 @@ def test_prune_within_a_drop(trained, tmp_path):
 
 def test_a_drop_that_is_larger_elsewhere_is_told():
     """The amount holds on the half that heads were chosen on; on the other it may not, and a person should know."""
-    task = find_task("sst2")
-    told = partial(Budget.told, SimpleNamespace(examples=SimpleNamespace(task=task), max_drop=1.0))
 
-    def report(lost):
-        half = {"full": {"score": 0.9}, "pruned": {"score": 0.9 - lost}}
-        return {"validation": half, "test": half, "test_change": {"change": -lost, "interval": [-lost, -lost]}}
+    def told(lost):
+        full, pruned = (ScoreSummary("accuracy", score, (0.0, 1.0), 0.95, 30, None) for score in (0.9, 0.9 - lost))
+        half, change = HalfScores(full, pruned), ScoreChange(-lost, (-lost, -lost), 0.5)
+        return DropReport(1.0, half, half, change).message()
 
-    assert "more than the 1 asked for" in told(report(0.03))
-    assert "more than" not in told(report(0.005))
+    assert "more than the 1 asked for" in told(0.03)
+    assert "more than" not in told(0.005)
 
 
 def test_what_was_trained_is_not_replaced(trained, tmp_path):
@@ -150,6 +147,9 @@ def test_companions_of_a_model_come_along(tmp_path):
         (["--prune", "50%", "--at-least", "-5"], "--at-least is -5; expected 0 or more"),
         (["--macs", "80%", "--method", "random", "--length", "0"], "--length is 0; expected 1 or more"),
         (["--max-drop", "-1", "--method", "random"], "--max-drop is -1.0; expected 0 or more"),
+        (["--budget", "macs", "--method", "random"], "expected a name and an amount, like macs=80%"),
+        (["--budget", "mac=80%", "--method", "random"], "No budget called 'mac'. Did you mean 'macs'?"),
+        (["--budget", "macs=80%", "--prune", "1"], "with one of --mask"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, told):

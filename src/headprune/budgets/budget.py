@@ -84,6 +84,7 @@ class Budget:
     about: str = ""  # for people: what an amount of it means
     takes: Literal["amount", "number"] = "amount"  # a share (float) or count (int), or just a number
     needs: Literal["model", "evaluate"] = "model"
+    has_shape: bool = False  # whether it is of a forward pass of `batch` x `length`
 
 
 class Budgets(NamedItems[Budget]):
@@ -96,11 +97,12 @@ class Budgets(NamedItems[Budget]):
         *,
         takes: Literal["amount", "number"] = "amount",
         needs: Literal["model", "evaluate"] = "model",
+        has_shape: bool = False,
     ) -> Callable[[Function], Function]:
         """Register a function of a Selection and an amount: `@budgets.add("mine", "What it is.")`."""
 
         def register(function: Function) -> Function:
-            self._items[name] = Budget(function, about, takes, needs)
+            self._items[name] = Budget(function, about, takes, needs, has_shape)
             return function
 
         return register

@@ -9,7 +9,7 @@ from headprune.cost.measurement import sized_example
 from headprune.structure.example import to_model
 
 
-@budgets.add("macs", "MACs that a forward pass may take: a share (80%) or a count; see --length.")
+@budgets.add("macs", "MACs that a forward pass may take: a share (80%) or a count; see --length.", has_shape=True)
 def macs(selection: Selection, amount: float | int) -> BudgetMask:
     """The mask that loses least among those with which a forward pass takes at most a share, or a number, of MACs.
 

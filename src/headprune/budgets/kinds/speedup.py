@@ -27,7 +27,12 @@ SLOW = 0.3  # seconds of a forward pass from which on every time in the table is
 TRY_SECONDS = 45.0  # to measure one mask for a speed-up, unless that would be too few rounds
 
 
-@budgets.add("speedup", "How many times as fast a forward pass becomes, measured on this machine.", takes="number")
+@budgets.add(
+    "speedup",
+    "How many times as fast a forward pass becomes, measured on this machine.",
+    takes="number",
+    has_shape=True,
+)
 def speedup(selection: Selection, amount: float) -> BudgetMask:
     """The mask that loses least among those with which a forward pass of `batch` x `length` is so many times as fast.
 
