@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 import headprune as hp
-from headprune.cli.explain import error_pages
+from headprune.jobs.explain import error_pages
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"

@@ -44,6 +44,7 @@ LAYERS = [
     "jobs",
     "lab.experiments",
     "lab.report",
+    "jobs.report",
     "lab",
     "compat",
     "integration",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from transformers import GPT2Config
 
-from headprune.errors import DataError
+from headprune.errors import DataError, FileFormatError
+from headprune.heads import HeadId
+from headprune.jobs.ablate import Ablated, compared
+from headprune.tasks.ablations import HeadChange, MetricAblation
+from headprune.tasks.metrics import metrics
+from headprune.tasks.task import Evaluation
 from tests.command import call
 from tests.tasks.toy import tokenizer, write_data
 
@@ -44,28 +49,43 @@ def test_two_parts_of_the_data_are_compared(trained, tmp_path):
 
 def test_ablations_that_differ_are_correlated():
     """Heads that matter alike on both parts give r of one; where nothing changes there is no r."""
+    first = ablation(0.9, 0.8, 0.5, 0.7)
+    alike = compared(first, ablation(1.8, 1.6, 1.0, 1.4), "train")
+    assert alike.pearson == pytest.approx(1.0)
+    assert "Pearson r 1.00" in alike.message()
+    assert (
+        compared(first, ablation(0.9, 0.9, 0.9, 0.9), "train").message() == "no head changes the metric on one of them"
+    )
 
-    from headprune.cli.ablate import _compared, _told
 
-    first = SimpleNamespace(rows={i: {"score": score} for i, score in enumerate((0.9, 0.8, 0.5, 0.7))})
-    second = SimpleNamespace(rows={i: {"score": 2 * row["score"]} for i, row in first.rows.items()})
-    assert _compared(first, second)["pearson"] == pytest.approx(1.0)
-    assert "Pearson r 1.00" in _told(_compared(first, second))
-    flat = SimpleNamespace(rows={i: {"score": 0.9} for i in range(4)})
-    assert _told(_compared(first, flat)) == "no head changes the metric on one of them"
+def ablation(*scores: float) -> MetricAblation:
+    """Of one site with these scores."""
+    nothing = {"change": 0.0, "p": 1.0, "p_exact": 1.0, "flipped": 0.0, "p_holm": 1.0, "p_bh": 1.0}
+    rows = {HeadId("encoder.0", head): HeadChange(score=score, **nothing) for head, score in enumerate(scores)}
+    base = Evaluation(metrics["accuracy"], 1.0, np.ones((4, 2)), np.ones(4))
+    return MetricAblation(base, rows, 0.0)
+
+
+def test_a_stored_ablation_is_read_or_the_wrong_field_is_told(trained, tmp_path):
+    """The values come back as they were; a field of another kind is told by its name."""
+    stored = json.loads(call("ablate", trained / "tuned", "--data-dir", trained / "data", "--out", tmp_path, "--json"))
+    assert Ablated.from_dict(stored).to_dict() == stored
+    stored["heads"]["encoder.0:1"]["score"] = "much"
+    with pytest.raises(FileFormatError, match=r"heads\.encoder\.0:1\.score is 'much'; expected a number"):
+        Ablated.from_dict(stored)
 
 
 def test_an_interrupted_ablation_and_curve_go_on(trained, tmp_path, monkeypatch):
     """Finished batches and finished points are not computed again; the results are those of an unbroken run."""
+    from headprune.jobs import curve
     from headprune.scoring import ablation_engine
-    from headprune.tasks import task
 
     words = {
         "ablate": ("ablate", trained / "tuned", "--data-dir", trained / "data", "--batch-size", 10, "--json"),
         "curve": ("curve", trained / "tuned", "--data-dir", trained / "data", "--random", 2, "--steps", 4, "--json"),
     }
     whole = {name: call(*w, "--out", tmp_path / f"{name}-whole") for name, w in words.items()}
-    places = {"ablate": (ablation_engine, "_begin", 3), "curve": (task, "evaluate", 4)}
+    places = {"ablate": (ablation_engine, "_begin", 3), "curve": (curve, "evaluate", 4)}
     for name, (module, function, count) in places.items():
         original, calls = getattr(module, function), []
 

@@ -23,7 +23,7 @@ def test_the_doctor_finds_a_working_installation():
 
 def test_the_doctor_names_what_is_missing_or_broken(monkeypatch):
     """An extra without its package, a version out of range, a model that cannot be pruned."""
-    from headprune.cli import doctor
+    from headprune.jobs import doctor
 
     known = doctor._version
     gone = {"ray": None, "plotly": None, "scipy": "0.1"}

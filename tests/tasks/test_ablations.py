@@ -22,7 +22,7 @@ def test_the_best_single_head_is_chosen_elsewhere(tmp_path):
         parts.append(ablate_metric(model, list(examples.batches(20)), task, all_but_one=True))
     best = best_single_heads(*parts)
     for site, row in best.items():
-        scores = {head.index: line["score"] for head, line in parts[0].rows.items() if head.site == site}
-        assert row["head"] == max(scores, key=lambda index: (scores[index], -index))
-        assert row["chosen_score"] == max(scores.values())
-        assert row["score"] == parts[1].rows[hp.HeadId(site, row["head"])]["score"]
+        scores = {head.index: line.score for head, line in parts[0].rows.items() if head.site == site}
+        assert row.head == max(scores, key=lambda index: (scores[index], -index))
+        assert row.chosen_score == max(scores.values())
+        assert row.score == parts[1].rows[hp.HeadId(site, row.head)].score

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headprune.errors import DataError, FileFormatError
+from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadMask, HeadScores, canonical_component
 from headprune.heads.mask import Unit
 from headprune.heads.ranking import select
 from headprune.heads.scores import Normalize
+from headprune.typed_json import from_plain
 
 Score = Callable[[HeadMask], float]  # how well the model does with only these heads
 Rescore = Callable[[HeadMask], HeadScores]
@@ -41,12 +42,9 @@ class Curve:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Curve:
-        """What `to_dict` made, after JSON."""
-        try:
-            return cls(**{**stored, "points": tuple(Point(**point) for point in stored["points"])})
-        except (KeyError, TypeError) as error:
-            raise FileFormatError(f"This is not a curve: {error}. Expected what `headprune curve` writes.") from error
+    def from_dict(cls, stored: object) -> Curve:
+        """What `to_dict` made, after JSON; the first field of another kind is told."""
+        return from_plain(cls, stored)
 
     def score_at(self, share: float) -> float:
         """The score of the last point at or before a share."""

@@ -72,6 +72,8 @@ def run_job(name: str, options: object, json: bool) -> None:
     """Do it, and tell what was found: to a person, or as JSON to a program."""
     result = find_job(name)(options, _Shown(quiet=json))
     typer.echo(json_module.dumps(result.to_dict(), indent=1) if json else result.message())
+    if getattr(result, "failed", False):
+        raise typer.Exit(1)
 
 
 class _Shown(JobProgress):

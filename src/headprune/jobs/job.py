@@ -29,7 +29,10 @@ SILENT = Progress()
 
 
 class Result(Protocol):
-    """What a job found. Its class says which job and which version of its results this is."""
+    """What a job found. Its class says which job and which version of its results this is.
+
+    One that may be bad news (`doctor`) says so by `failed`: the command then ends with an error.
+    """
 
     version: ClassVar[int]  # rises only when figures change for the same options
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,33 @@ from headprune.tasks.task import Evaluation, Task, evaluate
 from headprune.types import Batch
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeadChange:
+    """The metric with one head changed: p-values raw and corrected for many tests, share of examples changed."""
+
+    score: float
+    change: float
+    p: float
+    p_exact: float
+    flipped: float
+    p_holm: float
+    p_bh: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestHead(HeadChange):
+    """The head that does best alone in its site, chosen by its score on other examples."""
+
+    head: int
+    chosen_score: float
+
+
 @dataclass(frozen=True)
 class MetricAblation:
-    """The metric with all heads, and per head: score, change, p-values raw and corrected, share of examples changed."""
+    """The metric with all heads, and with each head changed."""
 
     base: Evaluation
-    rows: Mapping[HeadId, Mapping[str, float]]
+    rows: Mapping[HeadId, HeadChange]
     share_reused: float
 
     def scores(self, heads: HeadMap, data: str) -> HeadScores:
@@ -47,11 +68,7 @@ class MetricAblation:
 
     def _loss(self, site: str, head: int) -> float | None:
         row = self.rows.get(HeadId(site, head))
-        return None if row is None else -self.base.metric.gain(self.base.score, row["score"])
-
-    def change(self, site: str, head: int) -> float | None:
-        row = self.rows.get(HeadId(site, head))
-        return None if row is None else row["change"]
+        return None if row is None else -self.base.metric.gain(self.base.score, row.score)
 
 
 def ablate_metric(
@@ -100,12 +117,13 @@ def ablate_metric(
         order = torch.arange(len(order))  # `evaluate` has put its rows in order
     base = found.base_outcomes()[order].double().numpy()
     metric = task.metric
-    rows: dict[HeadId, dict[str, float]] = {}
-    for head in found.changed:
-        rows[head] = _compared(base, found.outcomes(head)[order].double().numpy(), metric, seed)
-    p_values = [row["p"] for row in rows.values()]
-    for row, strict, loose in zip(rows.values(), stats.holm(p_values), stats.benjamini_hochberg(p_values), strict=True):
-        row |= {"p_holm": strict, "p_bh": loose}
+    compared = [_compared(base, found.outcomes(head)[order].double().numpy(), metric, seed) for head in found.changed]
+    p_values = [row["p"] for row in compared]
+    corrected = zip(stats.holm(p_values), stats.benjamini_hochberg(p_values), strict=True)
+    rows = {
+        head: HeadChange(**row, p_holm=strict, p_bh=loose)
+        for head, row, (strict, loose) in zip(found.changed, compared, corrected, strict=True)
+    }
     whole = Evaluation(metric, metric.of(base), base, np.full(len(base), np.nan))
     return MetricAblation(whole, rows, found.share_reused)
 
@@ -156,7 +174,7 @@ def _compared(base: Any, changed: Any, metric: Metric, seed: int) -> dict[str, f
     }
 
 
-def best_single_heads(chosen_on: MetricAblation, told_on: MetricAblation) -> dict[str, dict[str, float]]:
+def best_single_heads(chosen_on: MetricAblation, told_on: MetricAblation) -> dict[str, BestHead]:
     """For each site the head that does best alone on one part of the data, and how it does on another.
 
     Choosing and telling on the same examples would flatter the head (Michel et al., Table 6, choose on 5,000 training
@@ -166,9 +184,9 @@ def best_single_heads(chosen_on: MetricAblation, told_on: MetricAblation) -> dic
     best: dict[str, HeadId] = {}
     for head, row in chosen_on.rows.items():
         rival = best.get(head.site)
-        if rival is None or metric.gain(chosen_on.rows[rival]["score"], row["score"]) > 0:
+        if rival is None or metric.gain(chosen_on.rows[rival].score, row.score) > 0:
             best[head.site] = head
     return {
-        site: {"head": head.index, "chosen_score": chosen_on.rows[head]["score"], **told_on.rows[head]}
+        site: BestHead(head=head.index, chosen_score=chosen_on.rows[head].score, **asdict(told_on.rows[head]))
         for site, head in best.items()
     }

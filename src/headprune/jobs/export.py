@@ -1,0 +1,42 @@
+"""`export`: a pruned model for places where headprune is not installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from headprune.checkpoint.companions import copy_companions, kept_card
+from headprune.checkpoint.export import export as export_model
+from headprune.checkpoint.exports import exports
+from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.jobs.job import SILENT, Progress
+from headprune.jobs.options.export import ExportOptions
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Where the model went, and how large its weights are."""
+
+    format: str
+    bytes: int
+    out: Path
+    version: ClassVar[int] = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": self.format, "bytes": self.bytes, "out": str(self.out)}
+
+    def message(self) -> str:
+        return f"{self.format}: {self.bytes / 1e6:.3g} MB of weights; loads without headprune from {self.out}"
+
+
+def export(options: ExportOptions, progress: Progress = SILENT) -> Exported:
+    """Write a pruned model so that it loads without headprune."""
+    source, out, kind = Path(options.model), options.out, options.kind
+    check_writable(out, None if kind == "onnx" else options.model)  # an ONNX file may lie beside the weights
+    weights = exports[kind].weights  # an unknown one is told before a model is loaded
+    model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
+    with kept_card(source, out):
+        export_model(model, out, kind, int8=options.int8)
+    copy_companions(source, out)
+    return Exported(kind, sum(path.stat().st_size for path in out.glob(weights)), out)

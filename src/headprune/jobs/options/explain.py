@@ -1,0 +1,13 @@
+"""What `explain` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from headprune.jobs.options.base import Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    error: Annotated[str | None, Option("An error by name, as MaskError; without one, all.", is_argument=True)] = None

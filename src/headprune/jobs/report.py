@@ -1,0 +1,49 @@
+"""`report`: stored results as one page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from headprune.files import write_text
+from headprune.jobs.job import SILENT, Progress
+from headprune.jobs.options.report import ReportOptions
+from headprune.lab.report import Report, gather, html_page, markdown_page
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What was gathered, and the pages that show it."""
+
+    report: Report
+    pages: tuple[Path, ...]
+    version: ClassVar[int] = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        found = self.report
+        presets = [
+            {
+                "preset": told.run.preset.name, "scale": told.run.scale, "inputs": dict(told.run.inputs),
+                "values": [value.to_dict() for value in told.values],
+                "claims": [claim.to_dict() for claim in told.claims],
+            }
+            for told in found.told
+        ]  # fmt: skip
+        return {
+            "title": found.title, "summary": found.summary(), "trials": len(found.records), "failed": len(found.failed),
+            "presets": presets, "pages": [str(path) for path in self.pages],
+        }  # fmt: skip
+
+    def message(self) -> str:
+        pages = ", ".join(map(str, self.pages))
+        return f"{' '.join(self.report.summary())}\n{len(self.report.records)} trials; {pages}"
+
+
+def report(options: ReportOptions, progress: Progress = SILENT) -> Reported:
+    """Show results as one page that needs no network: heads, curves, sizes, and the papers' values beside ours."""
+    options.check()
+    found = gather(options.runs, options.title, presets=options.preset or ())
+    for path in options.out:
+        write_text(path, markdown_page(found) if path.suffix == ".md" else html_page(found))
+    return Reported(found, tuple(options.out))
