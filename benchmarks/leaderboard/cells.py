@@ -62,6 +62,11 @@ class Spec:
         return f"{self.model}/{self.data}/{self.method}/{self.recover}/{self.prune:.2f}/{self.epochs}/{self.seed}"
 
     @property
+    def place(self) -> str:
+        """The model and the data that it is tuned on."""
+        return f"{self.model}/{self.data}"
+
+    @property
     def unit(self) -> str:
         """Language models here share keys and values among heads: whole groups go."""
         return "group" if (self.model, self.data) in LANGUAGE_MODELS else "head"

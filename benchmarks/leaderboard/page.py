@@ -17,7 +17,7 @@ def page(cells: Sequence[Mapping[str, Any]]) -> str:
     """docs/leaderboard.md."""
     places = dict.fromkeys((str(c["model"]), str(c["data"])) for c in cells)
     lines = [
-        "<!-- made by `headprune bench leaderboard --page`; do not edit -->",
+        "<!-- made by `python -m benchmarks.leaderboard --page`; do not edit -->",
         "# Leaderboard: fewer heads, and what it costs",
         "",
         "Ways of choosing heads, with and without repair, at the same number of heads. Mean over seeds (of the "
@@ -31,8 +31,8 @@ def page(cells: Sequence[Mapping[str, Any]]) -> str:
         "`best` is `curvature` with least squares. What the names mean: [pruning without "
         "training](without-training.md).",
         "",
-        f"{len(cells)} of {len(specs())} cells are measured. `benchmarks/leaderboard.sh` makes the models and goes on "
-        "where it stopped; `headprune bench leaderboard --cell NAME` computes one cell again.",
+        f"{len(cells)} of {len(specs())} cells are measured. `benchmarks/leaderboard/run.sh` makes the models and goes "
+        "on where it stopped; `python -m benchmarks.leaderboard --cell NAME` computes one cell again.",
         "",
         *_headline(cells, places),
         *_on_average(cells, places),

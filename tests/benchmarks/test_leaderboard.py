@@ -7,9 +7,10 @@ import math
 
 import pytest
 from benchmarks.leaderboard import BASELINE, WINNER, hardest, on_average, page, read_cells, spec_of, specs, write_cells
+from benchmarks.leaderboard.__main__ import app
+from typer.testing import CliRunner
 
 from headprune.errors import DataError, FileFormatError, UnknownNameError
-from tests.command import answered, call
 from tests.places import ROOT
 
 CELLS = read_cells(ROOT / "benchmarks" / "results" / "leaderboard.json")
@@ -104,31 +105,39 @@ def test_a_note_of_several_cells_is_told_once():
     assert "sensitivity/none" in page(noted).split("Notes:")[1]
 
 
+def board_command(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False).stdout
+
+
+def computed(*words):
+    return json.loads(board_command(*words, "--json"))
+
+
 def test_cells_of_the_board_are_computed_once_and_again_on_request(trained, tmp_path):
     """A board of one model; a cell that is there is left alone, and the same when asked for again."""
     board, text = tmp_path / "board.json", tmp_path / "board.md"
     names = [f"minilm/sst2/{way}/0.50/0/1" for way in ("sensitivity/none", "best/least-squares", "random/none")]
     where = ("--model", f"minilm/sst2={trained / 'tuned'}", "--data-dir", trained / "data", "--out", board)
-    first = answered("bench", "leaderboard", *where, *(word for name in names for word in ("--cell", name)))
+    first = computed(*where, *(word for name in names for word in ("--cell", name)))
     assert [spec_of(cell).name for cell in first] == names
     assert [("against" in cell) for cell in first] == [False, True, True]
-    (again,) = answered("bench", "leaderboard", *where, "--cell", names[1], "--page", text)
+    (again,) = computed(*where, "--cell", names[1], "--page", text)
     assert {**again, "seconds": 0} == {**first[1], "seconds": 0}
     assert text.read_text() == page(read_cells(board))
     assert "| best | least-squares |" in text.read_text()
-    trained = [f"minilm/sst2/{way}/none/0.50/1/1" for way in ("sensitivity", "voita", "shim", "budhraja")]
-    cells = answered("bench", "leaderboard", *where, *(word for name in trained for word in ("--cell", name)))
+    tuned = [f"minilm/sst2/{way}/none/0.50/1/1" for way in ("sensitivity", "voita", "shim", "budhraja")]
+    cells = computed(*where, *(word for name in tuned for word in ("--cell", name)))
     assert [cell["heads"] for cell in cells] == [4] * 4
-    assert {spec_of(cell).name for cell in read_cells(board)} == {*names, *trained}
+    assert {spec_of(cell).name for cell in read_cells(board)} == {*names, *tuned}
     kept = board.read_text()
     write_cells(board, [{**cell, "nll_full": cell["nll_full"] + 0.01} for cell in read_cells(board)])
     with pytest.raises(DataError, match="another model"):
-        call("bench", "leaderboard", *where, "--cell", names[1])
+        board_command(*where, "--cell", names[1])
     board.write_text(kept)
     with pytest.raises(UnknownNameError, match="Did you mean"):
-        call("bench", "leaderboard", *where, "--cell", "minilm/sst2/best/least-square/0.50/0/1")
+        board_command(*where, "--cell", "minilm/sst2/best/least-square/0.50/0/1")
     with pytest.raises(DataError, match="NAME/DATA=FOLDER"):
-        call("bench", "leaderboard", "--model", "minilm=x")
+        board_command("--model", "minilm=x")
 
 
 def test_the_board_has_no_cell_twice_and_survives_a_bad_file(tmp_path):

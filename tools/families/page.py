@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tools.families.families import STATUSES, Family, counted
+from tools.families.families import counted
 
-from headprune.model_checks import CORE, checks
+from headprune.model_checks import CORE, STATUSES, Verdict, checks
 
 MEANING = {
     "pass": "every check that applies passes",
@@ -18,7 +18,7 @@ MEANING = {
 }
 
 
-def families_page(families: Mapping[str, Family], transformers: str) -> str:
+def families_page(families: Mapping[str, Verdict], transformers: str) -> str:
     """Markdown: what the results mean, how many there are of each, and every type."""
     counts = counted(families)
     built, exact = len(families) - counts["unbuilt"], counts["pass"] + counts["core"]
@@ -29,8 +29,9 @@ def families_page(families: Mapping[str, Family], transformers: str) -> str:
         f"types, of which {built} could be built here; {exact} are pruned exactly and reload; "
         f"{counts['pass']} of them pass every check that applies. The same as data: [families.json](families.json).",
         "",
-        "Made by `headprune verify --all --out docs`. For one type: `headprune verify bert`. Your own model is checked "
-        "too: `prune_` compares the pruned model with the masked one each time, and puts it back if they differ.",
+        "Made by `python -m tools.families --all --out docs`; for one type: `python -m tools.families bert`. For your "
+        "own model: `headprune verify path/to/model` runs the same checks on it, and `prune_` compares the pruned "
+        "model with the masked one each time, and puts it back if they differ.",
         "",
         "| Result | Types | Meaning |",
         "|---|---:|---|",
@@ -52,13 +53,13 @@ def families_page(families: Mapping[str, Family], transformers: str) -> str:
     return "\n".join(lines)
 
 
-def _row(name: str, family: Family) -> str:
+def _row(name: str, family: Verdict) -> str:
     sites = ", ".join(f"{count} {component}" for component, count in family.sites.items())
     cells = (f"`{name}`", family.class_name, sites, family.status, _why(family))
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def _why(family: Family) -> str:
+def _why(family: Verdict) -> str:
     missed = [name for name, result in family.checks.items() if result not in ("pass", "na")]
     if not missed or len(missed) == len(family.checks):
         return family.reason

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tools.families.families import Family, verify_type
+from tools.families.families import verify_type
+
+from headprune.checkpoint.load_model import quiet_transformers
+from headprune.model_checks import Verdict
 
 LIMIT = 240.0  # seconds a type, on a machine that may be busy
 
@@ -25,8 +28,8 @@ class _Job:
 
 
 def verify_types(
-    types: Iterable[str], *, workers: int = 2, limit: float = LIMIT, done: Callable[[str, Family], None] | None = None
-) -> dict[str, Family]:
+    types: Iterable[str], *, workers: int = 2, limit: float = LIMIT, done: Callable[[str, Verdict], None] | None = None
+) -> dict[str, Verdict]:
     """Verify types in parallel; `done` hears of each as it ends."""
     waiting, results = list(types)[::-1], {}
     running: list[_Job] = []
@@ -58,20 +61,20 @@ def _start(context: Any, model_type: str) -> _Job:
     return _Job(model_type, process, receive, time.monotonic())
 
 
-def _outcome(job: _Job, limit: float) -> Family | None:
+def _outcome(job: _Job, limit: float) -> Verdict | None:
     """What became of a process; None while it runs."""
     if job.answer.poll():
         with contextlib.suppress(EOFError):
-            family = Family.from_dict(job.answer.recv())
+            family = Verdict.from_dict(job.answer.recv())
             job.process.join()
             return family
     if not job.process.is_alive():
         job.process.join()
-        return Family("failed", f"the process ended with {job.process.exitcode} and no answer")
+        return Verdict("failed", f"the process ended with {job.process.exitcode} and no answer")
     if time.monotonic() - job.begun > limit:
         job.process.kill()
         job.process.join()
-        return Family("failed", f"took longer than {limit:.0f} s")
+        return Verdict("failed", f"took longer than {limit:.0f} s")
     return None
 
 
@@ -80,6 +83,7 @@ def _verify(model_type: str, send: Any) -> None:
 
     torch.set_num_threads(1)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    quiet_transformers()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         family = verify_type(model_type)
     send.send(family.to_dict())

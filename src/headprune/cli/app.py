@@ -39,6 +39,7 @@ COMMANDS = {
     "doctor": "Tell what is installed here, and whether it works.",
     "explain": "Show the page of an error, without a network.",
 }
+MOVED = ("bench",)  # not listed; says where it went, whatever it is given
 
 
 class LazyGroup(TyperGroup):
@@ -49,7 +50,8 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """What a list of commands shows."""
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+        known = cmd_name in COMMANDS or cmd_name in MOVED
+        return TyperCommand(cmd_name, help=COMMANDS.get(cmd_name)) if known else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """What a call runs."""
@@ -61,7 +63,10 @@ def load_command(name: str) -> Any:
     """A command with all its options."""
     function = name.replace("-", "_")
     alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    alone.command(name)(getattr(importlib.import_module(f"headprune.cli.{function}"), function))
+    any_words = {"allow_extra_args": name in MOVED, "ignore_unknown_options": name in MOVED}
+    alone.command(name, context_settings=any_words)(
+        getattr(importlib.import_module(f"headprune.cli.{function}"), function)
+    )
     return typer.main.get_command(alone)
 
 

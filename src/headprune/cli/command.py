@@ -56,7 +56,7 @@ _JSON = inspect.Parameter(
 def _parameter(field: OptionField) -> inspect.Parameter:
     said = field.option
     flags = said.flags or ((field.flag,) if field.type is bool else ())  # no --no-… for what is off by default
-    more: dict[str, Any] = {"help": said.help, "metavar": said.metavar}
+    more: dict[str, Any] = {"help": said.help, "metavar": said.metavar, "hidden": said.is_hidden}
     if said.is_argument:
         shown: Any = typer.Argument(**more)
     elif said.least is not None:

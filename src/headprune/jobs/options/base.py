@@ -24,6 +24,7 @@ class Option:
     least: float | None = None
     metavar: str | None = None
     is_argument: bool = False  # given by its place, not by its name
+    is_hidden: bool = False  # still understood, no longer shown
 
 
 # What many jobs take.

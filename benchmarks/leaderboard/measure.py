@@ -32,7 +32,7 @@ GATE_RATE = 0.05
 
 
 @dataclass
-class Entrant:
+class BoardModel:
     """One model of the board with its data."""
 
     model: Any
@@ -42,7 +42,7 @@ class Entrant:
     seen: dict[Any, Any] = field(default_factory=dict)  # scores and evaluations that several cells need
 
     @classmethod
-    def of(cls, folder: str, data: str, data_dir: Path | None) -> Entrant:
+    def of(cls, folder: str, data: str, data_dir: Path | None) -> BoardModel:
         from headprune.checkpoint.load_model import load_model
         from headprune.structure import find_heads
 

@@ -1,32 +1,26 @@
-"""The leaderboard: every way of pruning without training, cell by cell; goes on where it stopped."""
+"""`python -m benchmarks.leaderboard`: every way of pruning without training, cell by cell; goes on where it stopped."""
 
 from __future__ import annotations
 
 import json as json_module
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from benchmarks.leaderboard.entrant import Entrant
+from benchmarks.leaderboard import Spec, add_cell, read_cells, spec_of, specs
+from benchmarks.leaderboard import cell as cell_of
+from benchmarks.leaderboard import page as page_of
+from benchmarks.leaderboard.measure import BoardModel
 
-from headprune.cli.options import Json, progress
-from headprune.errors import DataError
-
-if TYPE_CHECKING:
-    from benchmarks.leaderboard import Spec
+from headprune.errors import DataError, HeadpruneError
+from headprune.files import write_text
+from headprune.registry import known_name
 
 BOARD = Path("benchmarks/results/leaderboard.json")
 SAME_MODEL = 1e-4  # between machines, sums are rounded otherwise
 
-bench = typer.Typer(help="Measure what headprune claims.", no_args_is_help=True)
 
-
-@bench.callback()
-def measure_claims() -> None:
-    """Measure what headprune claims."""
-
-
-@bench.command("leaderboard")
 def leaderboard(
     model: Annotated[
         list[str] | None, typer.Option(help="A model of the board, as NAME/DATA=FOLDER (minilm/sst2=…); repeatable.")
@@ -43,49 +37,48 @@ def leaderboard(
         typer.Option(help="The file of cells; what is in it is not computed again. Several commands may share it."),
     ] = BOARD,
     page: Annotated[Path | None, typer.Option(help="Write the page from the file, too.")] = None,
-    json: Json = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")] = False,
 ) -> None:
     """Compare ways of choosing and repairing heads: without training, and with one epoch of it."""
-    from benchmarks.leaderboard import add_cell, read_cells, spec_of, specs
-    from benchmarks.leaderboard import cell as cell_of
-    from benchmarks.leaderboard import page as page_of
-
-    from headprune.files import write_text
-    from headprune.registry import known_name
-
     folders = dict(_pair(text) for text in model or [])
     every = {spec.name: spec for spec in specs()}
-    places = {f"{spec.model}/{spec.data}": None for spec in every.values()}
+    places = {spec.place: None for spec in every.values()}
     for place in folders:
         known_name("model of the board", place, places)
     for name in cell or []:
         known_name("cell", name, every)
-    known = {spec_of(found).name for found in read_cells(out)}
-    wanted = [every[name] for name in cell] if cell else [spec for spec in every.values() if spec.name not in known]
-    wanted = [spec for spec in wanted if f"{spec.model}/{spec.data}" in folders]
+    wanted = [every[name] for name in cell] if cell else [spec for name, spec in every.items() if name not in _in(out)]
+    wanted = [spec for spec in wanted if spec.place in folders]
     wanted = [spec for spec in wanted if not only or any(part in spec.name for part in only)]
     if (model or cell) and not wanted and not page:
         raise DataError("Nothing to do: every cell of these models is in the file, or no folder was given for them.")
-    done: list[dict[str, Any]] = []
-    entrants: dict[str, Entrant] = {}
-    with progress(len(wanted)) as step:
-        for spec in wanted:
-            step(spec.name)
-            if not cell and spec.name in {spec_of(found).name for found in read_cells(out)}:
-                continue  # another command did it in the meantime
-            place = f"{spec.model}/{spec.data}"
-            if place not in entrants:
-                entrants = {place: Entrant.of(folders[place], spec.data, data_dir)}  # one at a time
-                _check_same_model(spec, folders[place], entrants[place].full_log_loss(), read_cells(out))
-            done.append(cell_of(spec, entrants[place].measured(spec)))
-            add_cell(out, done[-1])
+    done = _computed(wanted, folders, data_dir, out, again=bool(cell))
     cells = read_cells(out)
     if page is not None:
         write_text(page, page_of(cells))
-    if json:
-        typer.echo(json_module.dumps(done, indent=1))
-        return
-    typer.echo(f"{len(done)} cells computed, {len(cells)} of {len(every)} in {out}")
+    told = f"{len(done)} cells computed, {len(cells)} of {len(every)} in {out}"
+    typer.echo(json_module.dumps(done, indent=1) if json else told)
+
+
+def _computed(
+    wanted: list[Spec], folders: dict[str, str], data_dir: Path | None, out: Path, *, again: bool
+) -> list[dict[str, Any]]:
+    done: list[dict[str, Any]] = []
+    entrants: dict[str, BoardModel] = {}
+    for number, spec in enumerate(wanted, start=1):
+        typer.echo(f"{number} of {len(wanted)}: {spec.name}", err=True)
+        if not again and spec.name in _in(out):
+            continue  # another command did it in the meantime
+        if spec.place not in entrants:
+            entrants = {spec.place: BoardModel.of(folders[spec.place], spec.data, data_dir)}  # one at a time
+            _check_same_model(spec, folders[spec.place], entrants[spec.place].full_log_loss(), read_cells(out))
+        done.append(cell_of(spec, entrants[spec.place].measured(spec)))
+        add_cell(out, done[-1])
+    return done
+
+
+def _in(out: Path) -> set[str]:
+    return {spec_of(found).name for found in read_cells(out)}
 
 
 def _check_same_model(spec: Spec, folder: str, here: float, cells: list[dict[str, Any]]) -> None:
@@ -95,7 +88,7 @@ def _check_same_model(spec: Spec, folder: str, here: float, cells: list[dict[str
         if abs(known - here) > SAME_MODEL * max(abs(known), 1.0):
             raise DataError(
                 f"With all its heads, the model in '{folder}' has a log-loss of {here:.6f}; the "
-                f"{spec.model}/{spec.data} of the file has {known:.6f}. It is another model: choose another --out, or "
+                f"{spec.place} of the file has {known:.6f}. It is another model: choose another --out, or "
                 "take these cells out of the file."
             )
 
@@ -107,5 +100,11 @@ def _pair(text: str) -> tuple[str, str]:
     return name, folder
 
 
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+app.command()(leaderboard)
+
 if __name__ == "__main__":
-    bench()
+    try:
+        app()
+    except HeadpruneError as error:
+        sys.exit(f"error: {error}")

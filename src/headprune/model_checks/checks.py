@@ -1,4 +1,4 @@
-"""What a family must pass: the equalities that every pruning rests on, each on a tiny model of the family."""
+"""What a model must pass: the equalities that every pruning rests on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from tools.families.build_model import Built, build
 from torch import Tensor, nn
 
 from headprune.equality import difference
@@ -45,15 +44,12 @@ class Refused(Exception):  # noqa: N818  # not an error: an answer
 
 @dataclass
 class CheckedModel:
-    """A tiny model with its heads, and what the checks share."""
+    """A model with its heads and an example of its inputs, and what the checks share."""
 
-    model_type: str
-    built: Built
+    model: nn.Module
+    example: Mapping[str, Any]
     heads: HeadMap
-
-    @property
-    def model(self) -> nn.Module:
-        return self.built.model
+    eager: Callable[[], nn.Module] | None = None  # the same model with eager attention, where it can be built anew
 
     @cached_property
     def one_fewer(self) -> HeadMask:
@@ -67,7 +63,7 @@ class CheckedModel:
 
     @cached_property
     def batch(self) -> dict[str, Any]:
-        return padded(self.built.batch)
+        return padded(self.example)
 
     def answer(self, model: nn.Module, batch: Mapping[str, Any] | None = None) -> Any:
         with torch.no_grad():
@@ -80,7 +76,7 @@ class CheckedModel:
 
     def pruned(self, mask: HeadMask) -> nn.Module:
         """A pruned copy."""
-        return prune_(copy.deepcopy(self.model), mask, example=self.built.batch)
+        return prune_(copy.deepcopy(self.model), mask, example=self.example)
 
 
 def one_unit_fewer(heads: HeadMap, which: int = 0) -> HeadMask:
@@ -144,9 +140,9 @@ def _changes_in_double(subject: CheckedModel, mask: HeadMask) -> bool:
 def _pruned(subject: CheckedModel) -> None:
     """Removed = masked, one head or group of every site at once, on a whole and on a padded batch."""
     pruned = subject.pruned(subject.one_fewer)
-    for batch in (subject.built.batch, subject.batch):
+    for batch in (subject.example, subject.batch):
         _same(subject.answer(pruned, batch), subject.masked_answer(subject.one_fewer, batch), "pruned and masked")
-    left = len(find_heads(pruned, subject.built.batch))
+    left = len(find_heads(pruned, subject.example))
     if left != len(subject.one_fewer):
         raise VerificationError(f"{left} heads are found after pruning, {len(subject.one_fewer)} should be left")
 
@@ -182,20 +178,20 @@ def _emptied_reloaded(subject: CheckedModel) -> None:
 def _twice(subject: CheckedModel) -> None:
     """Two prunings equal one mask; heads keep the numbers of the original model."""
     pruned = subject.pruned(one_unit_fewer(subject.heads, which=-1))
-    left = find_heads(pruned, subject.built.batch)
+    left = find_heads(pruned, subject.example)
     if any(not site.num_heads for site in left):
         raise NotApplicableError
     second = one_unit_fewer(left)
-    prune_(pruned, second, example=subject.built.batch)
+    prune_(pruned, second, example=subject.example)
     _same(subject.answer(pruned), subject.masked_answer(second), "pruned twice and masked")
 
 
 @_check("generates")
 def _generates(subject: CheckedModel) -> None:
     """The pruned model writes the masked model's text, with a cache and without, also where sites are empty."""
-    if not getattr(subject.model, "can_generate", lambda: False)() or "input_ids" not in subject.built.batch:
+    if not getattr(subject.model, "can_generate", lambda: False)() or "input_ids" not in subject.example:
         raise NotApplicableError
-    whole = {k: v for k, v in subject.built.batch.items() if k != "decoder_input_ids"}
+    whole = {k: v for k, v in subject.example.items() if k != "decoder_input_ids"}
     prompt = next((p for p in (padded(whole, left=True), whole) if _writes(subject.model, p)), None)
     if prompt is None:
         raise NotApplicableError
@@ -245,15 +241,15 @@ def _written(model: Any, prompt: dict[str, Any], *, use_cache: bool, tokens: int
 @_check("eager")
 def _eager(subject: CheckedModel) -> None:
     """Removed = masked under eager attention too; `output_attentions` has a map for every head that is left."""
-    built = build(subject.model_type, attention="eager")
+    model = subject.eager() if subject.eager is not None else _with_eager_attention(subject.model)
     with torch.no_grad():
-        if _has_nan(run(built.model, built.batch)):  # rows that see nothing at all, which fused attention forgives
+        if _has_nan(run(model, subject.example)):  # rows that see nothing at all, which fused attention forgives
             raise NotApplicableError
-    heads = find_heads(built.model, built.batch)
-    eager = CheckedModel(subject.model_type, built, heads)
+    heads = find_heads(model, subject.example)
+    eager = CheckedModel(model, subject.example, heads)
     pruned = eager.pruned(eager.one_fewer)
     _same(eager.answer(pruned), eager.masked_answer(eager.one_fewer), "pruned and masked")
-    before, after = (_map_heads(model, eager.batch) for model in (built.model, pruned))
+    before, after = (_map_heads(one, eager.batch) for one in (model, pruned))
     others = len(before) - sum(len(site.layers) for site in heads)  # maps of something else: they stay as they are
     for old, new in zip(before, after, strict=True):
         kept = {len(eager.one_fewer.kept(site.id)) * n for n in (1, 2) for site in heads if site.num_heads * n == old}
@@ -263,6 +259,15 @@ def _eager(subject: CheckedModel) -> None:
         others -= 1
         if others < 0 or new != old:
             raise VerificationError(f"maps of {after} heads after pruning, of {before} before")
+
+
+def _with_eager_attention(model: nn.Module) -> nn.Module:
+    other = copy.deepcopy(model)
+    switch = getattr(other, "set_attn_implementation", None)
+    if switch is None:
+        raise NotApplicableError
+    switch("eager")
+    return other
 
 
 def _has_nan(answer: Any) -> bool:
@@ -292,9 +297,9 @@ def _bf16(subject: CheckedModel) -> None:
         expected = subject.masked_answer(subject.one_fewer, model=half)
     except Exception as error:  # not our doing: the model itself does not run so
         raise NotApplicableError from error
-    if find_heads(half, subject.built.batch).original_counts() != subject.heads.original_counts():
+    if find_heads(half, subject.example).original_counts() != subject.heads.original_counts():
         raise Refused("in half precision other sites are found than in single precision")
-    pruned = prune_(half, subject.one_fewer, example=subject.built.batch, verify=False)
+    pruned = prune_(half, subject.one_fewer, example=subject.example, verify=False)
     gap = difference(subject.answer(pruned), expected)
     # Both are as far from the exact answer as half precision is, so at most twice that from each other.
     rounding = difference(expected, subject.masked_answer(subject.one_fewer))
@@ -327,7 +332,7 @@ def _trainable(model: Any, subject: CheckedModel) -> bool:
 
 
 def _reached_by_gradients(model: nn.Module, subject: CheckedModel) -> bool:
-    outputs = [projection_at(model, site.output) for site in find_heads(model, subject.built.batch)]
+    outputs = [projection_at(model, site.output) for site in find_heads(model, subject.example)]
     grads = [projections.parameter(output).grad for output in outputs]
     return any(grad is not None and bool(grad.abs().sum() > 0) for grad in grads)
 
@@ -337,7 +342,7 @@ def _backward(model: Any, subject: CheckedModel) -> None:
     if getattr(model, "supports_gradient_checkpointing", False):
         model.gradient_checkpointing_enable()
     torch.manual_seed(0)
-    output = model(**subject.built.batch)
+    output = model(**subject.example)
     values = output.to_tuple() if hasattr(output, "to_tuple") else (output,)
     terms = [x.float().square().mean() for x in values if isinstance(x, Tensor) and x.requires_grad]
     torch.stack(terms).sum().backward()

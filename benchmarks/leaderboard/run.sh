@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The leaderboard from nothing: leaderboard.sh DATA WORK, with the data sets in DATA (a folder each: sst2, mrpc, cola,
+# The leaderboard from nothing: run.sh DATA WORK, with the data sets in DATA (a folder each: sst2, mrpc, cola,
 # wikitext2) and models made in WORK. Every step goes on where it stopped. ONLY="PART …" computes cells whose names
 # contain a part, so that several of these may share the work and one file.
 set -euo pipefail
 DATA=$1 WORK=$2
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 make --no-print-directory leaderboard-models
 BIN=.venv/bin
 export HF_HUB_OFFLINE=1
@@ -23,7 +23,7 @@ if [ ! -f "$WORK/smollm2/config.json" ]; then $BIN/python benchmarks/unpack_smol
 
 PARTS=()
 for part in ${ONLY:-}; do PARTS+=(--only "$part"); done
-$BIN/headprune bench leaderboard --data-dir "$DATA" --page docs/leaderboard.md "${PARTS[@]}" \
+$BIN/python -m benchmarks.leaderboard --data-dir "$DATA" --page docs/leaderboard.md "${PARTS[@]}" \
     --model "minilm/sst2=$WORK/minilm-sst2" --model "minilm/mrpc=$WORK/minilm-mrpc" \
     --model "minilm/cola=$WORK/minilm-cola" --model "mpnet/sst2=$WORK/mpnet-sst2" \
     --model "smollm2/wikitext2=$WORK/smollm2"
