@@ -167,9 +167,9 @@ def prune_conv1d_layer(layer: nn.Module, index: Tensor, dim: int = 1) -> nn.Modu
     """
     from transformers.pytorch_utils import Conv1D
 
-    index = index.to(layer.weight.device)  # type: ignore[arg-type]
-    weight = layer.weight.detach().index_select(dim, index).clone()  # type: ignore[operator]
-    bias = layer.bias.detach()[index if dim == 1 else slice(None)].clone()  # type: ignore[operator]
+    old, index = layer.get_parameter("weight").detach(), index.to(layer.get_parameter("weight").device)
+    weight = old.index_select(dim, index).clone()
+    bias = layer.get_parameter("bias").detach()[index if dim == 1 else slice(None)].clone()
     made: nn.Module = Conv1D(weight.shape[1], weight.shape[0])
     return _filled(made, layer, weight, bias)
 
@@ -177,7 +177,7 @@ def prune_conv1d_layer(layer: nn.Module, index: Tensor, dim: int = 1) -> nn.Modu
 def _filled(new: Layer, old: nn.Module, weight: Tensor, bias: Tensor | None) -> Layer:
     new.to(device=weight.device, dtype=weight.dtype).train(old.training)
     with torch.no_grad():
-        new.weight.copy_(weight)  # type: ignore[operator]
+        new.get_parameter("weight").copy_(weight)
         if bias is not None:
-            new.bias.copy_(bias)  # type: ignore[operator]
+            new.get_parameter("bias").copy_(bias)
     return new

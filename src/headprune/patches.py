@@ -17,11 +17,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-AttentionFunction = Callable[..., Any]
-AttentionLookup = Callable[[AttentionFunction], AttentionFunction]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Method: TypeAlias = Callable[..., object]
+AfterInit: TypeAlias = Callable[["PreTrainedModel"], None]
+AttentionFunction: TypeAlias = Callable[..., Any]
+AttentionLookup: TypeAlias = Callable[[AttentionFunction], AttentionFunction]
+Function = TypeVar("Function", bound=Method)
 
 
 class Patch(NamedTuple):
@@ -46,7 +51,7 @@ def patch(target: str, *parameters: str, since: str) -> Callable[[Function], Fun
 INSTALLED = "_headprune_installed"  # on the class; modelling files in exported checkpoints look for it
 
 
-def patch_models(cls: Any, *, after_init: Callable[[Any], None], save: Callable[..., Any], load: Any) -> None:
+def patch_models(cls: type[PreTrainedModel], *, after_init: AfterInit, save: Method, load: Method) -> None:
     """The three patches below, once."""
     if INSTALLED not in vars(cls):
         patch_post_init(cls, after_init)
@@ -56,15 +61,15 @@ def patch_models(cls: Any, *, after_init: Callable[[Any], None], save: Callable[
 
 
 @patch("transformers.modeling_utils:PreTrainedModel.post_init", "self", since="transformers 5.1")
-def patch_post_init(cls: Any, action: Callable[[Any], None]) -> None:
+def patch_post_init(cls: type[PreTrainedModel], action: AfterInit) -> None:
     """`action(model)` at the end of every model's constructor.
 
     Why: weights are loaded into an empty skeleton, which must have the shapes of the pruned model by then, and no
     callback of transformers lies between the two.
     """
 
-    def then(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(model, *args, **kwargs)
+    def then(original: Method, model: PreTrainedModel) -> object:
+        result = original(model)
         action(model)
         return result
 
@@ -75,7 +80,7 @@ def patch_post_init(cls: Any, action: Callable[[Any], None]) -> None:
     "transformers.modeling_utils:PreTrainedModel.save_pretrained", "self", "save_directory", "is_main_process",
     "state_dict", "push_to_hub", since="transformers 5.1",
 )  # fmt: skip
-def patch_save_pretrained(cls: Any, save: Callable[..., Any]) -> None:
+def patch_save_pretrained(cls: type[PreTrainedModel], save: Method) -> None:
     """`save(original, model, save_directory, …)` instead of the method.
 
     Why: a model that could not be loaded again is refused; a failure leaves the old checkpoint whole; the card.
@@ -87,7 +92,7 @@ def patch_save_pretrained(cls: Any, save: Callable[..., Any]) -> None:
     "transformers.modeling_utils:PreTrainedModel.from_pretrained", "pretrained_model_name_or_path", "model_args",
     "config", since="transformers 5.1",
 )  # fmt: skip
-def patch_from_pretrained(cls: Any, load: Callable[..., Any]) -> None:
+def patch_from_pretrained(cls: type[PreTrainedModel], load: Method) -> None:
     """`load(original, cls, name, …)` instead of the class method.
 
     Why: transformers warns of a weight that is missing and fills in random numbers; in a pruned block it is an error.
@@ -95,9 +100,9 @@ def patch_from_pretrained(cls: Any, load: Callable[..., Any]) -> None:
     cls.from_pretrained = classmethod(_around(vars(cls)["from_pretrained"].__func__, load))
 
 
-def _around(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _around(original: Method, function: Method) -> Method:
     @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> object:
         return function(original, *args, **kwargs)
 
     return wrapper

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from headprune import files
-from headprune.checkpoint.config_entry import recorded_heads
+from headprune.checkpoint.config_entry import Entry, recorded_heads
 from headprune.errors import FileFormatError
 from headprune.heads.ids import NEURONS, SiteName
 
@@ -21,7 +20,7 @@ model = AutoModel.from_pretrained("path/to/this/folder")
 ```"""
 
 
-def model_card(entry: dict[str, Any], before: str = "", *, loading: str = LOADING) -> str:
+def model_card(entry: Entry, before: str = "", *, loading: str = LOADING) -> str:
     """The card `before` with our section put in, or replaced if it is there already; `loading` is what it takes."""
     section = f"{BEGIN}\n{_section(entry, loading)}\n{END}"
     if BEGIN in before and END in before:
@@ -31,7 +30,7 @@ def model_card(entry: dict[str, Any], before: str = "", *, loading: str = LOADIN
     return f"---\nlibrary_name: transformers\ntags:\n- headprune\n---\n\n# Pruned model\n\n{section}\n"
 
 
-def _section(entry: dict[str, Any], loading: str) -> str:
+def _section(entry: Entry, loading: str) -> str:
     every = recorded_heads(entry)
     heads, neurons = every.attention, every.neurons
     original = sum(site.original_num_heads for site in heads)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import nn
 
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.files import loads
 from headprune.heads import HeadMap, HeadMask, Site
+from headprune.types import Config
+
+Entry: TypeAlias = dict[str, Any]  # as JSON has it
 
 ENTRY = "headprune"
 VERSION = 1
@@ -18,7 +21,7 @@ GATES_ENTRY = "headprune_gates"  # in the config, and the name of the submodule
 GATES_VERSION = 1
 
 
-def read(model_or_config: Any) -> dict[str, Any] | None:
+def read(model_or_config: object) -> Entry | None:
     """The entry of a model's config, checked for its version; None for a model that was never pruned."""
     config = getattr(model_or_config, "config", None) if isinstance(model_or_config, nn.Module) else model_or_config
     entry = getattr(config, ENTRY, None)
@@ -38,7 +41,7 @@ def read(model_or_config: Any) -> dict[str, Any] | None:
     return entry
 
 
-def stored_entry(folder: Path, name: str) -> dict[str, Any] | None:
+def stored_entry(folder: Path, name: str) -> Entry | None:
     """An entry of the config in a folder; a file that cannot be understood is an OSError or a ValueError."""
     entry: object = loads((folder / "config.json").read_text(encoding="utf-8")).get(name)
     if not isinstance(entry, dict | None):
@@ -46,7 +49,7 @@ def stored_entry(folder: Path, name: str) -> dict[str, Any] | None:
     return entry
 
 
-def recorded_heads(entry: dict[str, Any]) -> HeadMap:
+def recorded_heads(entry: Entry) -> HeadMap:
     try:
         return HeadMap.from_dict(entry["heads"])
     except (HeadpruneError, KeyError, TypeError) as error:
@@ -63,7 +66,7 @@ def stored_path(model: nn.Module, path: str) -> str:
     return path.removeprefix(base_prefix(model))
 
 
-def site_entry(model: nn.Module, site: Site) -> dict[str, Any]:
+def site_entry(model: nn.Module, site: Site) -> Entry:
     """A site for the config, with paths as the base model sees them."""
     entry = HeadMap((site,)).to_dict()["sites"][0]
     return {**entry, "path": stored_path(model, site.path), "output": stored_path(model, site.output)}
@@ -79,10 +82,10 @@ def find_module(model: nn.Module, stored: str) -> tuple[str, nn.Module] | None:
     return None
 
 
-def write(model: nn.Module, entry: dict[str, Any], name: str = ENTRY) -> None:
+def write(model: nn.Module, entry: Entry, name: str = ENTRY) -> None:
     """Put an entry into the config that `save_pretrained` writes; a plain module keeps it itself."""
     if getattr(model, "config", None) is None:
-        model._headprune_record = entry  # type: ignore[assignment]
+        vars(model)["_headprune_record"] = entry
         return
     _own_config(model)
     setattr(model.config, name, entry)
@@ -103,7 +106,7 @@ def _own_config(model: nn.Module) -> None:
 
 def mark_pruned(block: nn.Module) -> None:
     """Remember on the block itself that heads are missing, in case it is saved as part of another model."""
-    block._headprune_pruned = True  # type: ignore[assignment]
+    vars(block)["_headprune_pruned"] = True
 
 
 def unrecorded_blocks(model: nn.Module) -> list[str]:
@@ -123,7 +126,7 @@ def unrecorded_blocks(model: nn.Module) -> list[str]:
     return sorted(pruned)
 
 
-def configs(config: Any) -> list[Any]:
+def configs(config: Config | None) -> list[Config]:
     """A config and the configs of its parts."""
     parts = [value for value in vars(config).values() if hasattr(value, "to_diff_dict")] if config is not None else []
     return [config, *(inner for part in parts for inner in configs(part))]
@@ -137,13 +140,13 @@ def kept_where_heads_go(mask: HeadMask, heads: HeadMap) -> dict[str, list[int]]:
     return {site.id: list(mask.kept(site.id)) for site in heads if mask.kept(site.id) != site.kept}
 
 
-def note_repair(model: nn.Module, how: dict[str, Any]) -> None:
+def note_repair(model: nn.Module, how: Entry) -> None:
     """Remember that the output projections were fitted to a mask."""
     vars(model)[_REPAIR] = how
 
 
-def noted_repair(model: nn.Module) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = vars(model).get(_REPAIR)
+def noted_repair(model: nn.Module) -> Entry | None:
+    found: Entry | None = vars(model).get(_REPAIR)
     return found
 
 

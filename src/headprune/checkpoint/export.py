@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -13,6 +11,7 @@ from headprune.checkpoint.card import model_card
 from headprune.checkpoint.exports import exports
 from headprune.checkpoint.save import save_beside
 from headprune.errors import CheckpointError
+from headprune.types import Batch
 
 
 def export(
@@ -20,9 +19,9 @@ def export(
     folder: str | Path,
     format: str = "plain",  # noqa: A002
     *,
-    example: Mapping[str, Any] | None = None,
+    example: Batch | None = None,
     int8: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Path:
     """Write a pruned model so that it loads without headprune.
 

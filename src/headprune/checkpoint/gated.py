@@ -7,12 +7,12 @@ and their weights load like any others.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, get_args
+from typing import get_args
 
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.checkpoint.config_entry import GATES_ENTRY, GATES_VERSION
+from headprune.checkpoint.config_entry import GATES_ENTRY, GATES_VERSION, Entry
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.gates.distributions import Rule, make_gate
 from headprune.gates.model_gates import GatedSite, Gates
@@ -51,7 +51,7 @@ def note_gates(model: nn.Module) -> None:
         config_entry.write(model, entry, GATES_ENTRY)
 
 
-def _attach_from(model: nn.Module, entry: Any) -> None:
+def _attach_from(model: nn.Module, entry: Entry) -> None:
     """Parts of a model are built before the whole, with the same config: a part takes the gates of the blocks that it
     has, and each larger class that is built around it adopts them, or takes its own if it has more."""
     every = _places(entry)
@@ -75,11 +75,11 @@ def _attach_from(model: nn.Module, entry: Any) -> None:
     gates._owner = (model,)
     # A model that is loaded in half precision keeps its gates in full: see Gates._apply.
     strict = getattr(model, "_keep_in_fp32_modules_strict", None) or set()
-    model._keep_in_fp32_modules_strict = {*strict, GATES_ENTRY}  # type: ignore[assignment]
+    vars(model)["_keep_in_fp32_modules_strict"] = {*strict, GATES_ENTRY}
     gates.places = {place.site.id: _moved(place, model, outputs[place.site.id]) for place in places}
 
 
-def _places(entry: Any) -> list[GatedSite]:
+def _places(entry: Entry) -> list[GatedSite]:
     try:
         if entry["version"] != GATES_VERSION:
             raise CheckpointError(
@@ -100,7 +100,7 @@ def _places(entry: Any) -> list[GatedSite]:
         raise CheckpointError(f"The config's '{GATES_ENTRY}' entry does not describe gates: {error}") from error
 
 
-def _made(places: list[GatedSite], entry: Any) -> Gates:
+def _made(places: list[GatedSite], entry: Entry) -> Gates:
     try:
         if entry["rule"] not in get_args(Rule):
             raise ValueError(f"rule is {entry['rule']!r}; expected {' or '.join(get_args(Rule))}")
@@ -114,7 +114,7 @@ def _made(places: list[GatedSite], entry: Any) -> Gates:
     return gates
 
 
-def _site(item: dict[str, Any]) -> dict[str, Any]:
+def _site(item: Entry) -> Entry:
     return {name: value for name, value in item.items() if name != "gate_of_head"}
 
 

@@ -8,17 +8,22 @@ such entry goes through untouched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from headprune.checkpoint import config_entry, gated, v4
+from headprune.checkpoint.config_entry import Entry
 from headprune.checkpoint.v4_config import V4_ENTRY, note_pruned_heads
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.heads import Site
 from headprune.hooks import JOINED_HEADS
 from headprune.surgery.apply import apply_, untie_removed_
 from headprune.surgery.edits import MOST, Edits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ENTRIES = (config_entry.ENTRY, V4_ENTRY)
 # Arguments of `from_pretrained` that say where a config is found.
@@ -43,8 +48,13 @@ def restore_(model: nn.Module) -> None:
 
 
 def from_pretrained(
-    original: Callable[..., Any], cls: Any, /, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any
-) -> Any:
+    original: Callable[..., Any],
+    cls: type[PreTrainedModel],
+    /,
+    pretrained_model_name_or_path: str | Path | None,
+    *args: object,
+    **kwargs: object,
+) -> object:
     """The original call; of a pruned checkpoint, the weights must be those that the config promises."""
     name = pretrained_model_name_or_path
     if not _tells_of_heads(cls, name, kwargs):
@@ -66,7 +76,7 @@ def from_pretrained(
     return (model, info) if wants_info else model
 
 
-def _tells_of_heads(cls: Any, name: Any, kwargs: Mapping[str, Any]) -> bool:
+def _tells_of_heads(cls: type[PreTrainedModel], name: str | Path | None, kwargs: Mapping[str, object]) -> bool:
     """Whether the config of what is about to be loaded, or of a part of it, says that heads were removed."""
     config = kwargs.get("config")
     if hasattr(config, "to_diff_dict"):
@@ -81,13 +91,13 @@ def _tells_of_heads(cls: Any, name: Any, kwargs: Mapping[str, Any]) -> bool:
         return False
 
 
-def _has_entry(stored: Mapping[str, Any]) -> bool:
+def _has_entry(stored: Entry) -> bool:
     return any(stored.get(entry) for entry in ENTRIES) or any(
         _has_entry(part) for part in stored.values() if isinstance(part, dict)
     )
 
 
-def _checked_edits(entry: dict[str, Any], model: nn.Module) -> Edits:
+def _checked_edits(entry: Entry, model: nn.Module) -> Edits:
     """The edits of a config, if they agree with the heads that it says are left."""
     sizes = sum(sum(tensor.shape) for tensor in (*model.parameters(), *model.buffers()))
     edits = Edits.from_dict(entry.get("edits"), most=max(MOST, 4 * sizes))  # `model` may be a part of what was pruned
@@ -134,7 +144,7 @@ def _inside(path: str, block: str) -> bool:
     return f"{path}.".startswith(f"{block}.")
 
 
-def _check_loaded(name: Any, model: nn.Module, entry: dict[str, Any], info: Any) -> None:
+def _check_loaded(name: str | Path | None, model: nn.Module, entry: Entry, info: object) -> None:
     """No weight of a pruned block may be missing, left over or of another shape."""
     places = (config_entry.find_module(model, path) for path in Edits.from_dict(entry.get("edits")).paths())
     pruned = tuple(f"{place[0]}." for place in places if place is not None)
@@ -148,6 +158,6 @@ def _check_loaded(name: Any, model: nn.Module, entry: dict[str, Any], info: Any)
             )
 
 
-def _keys(info: Any, kind: str) -> Iterable[Any]:
+def _keys(info: object, kind: str) -> Iterable[str | tuple[str, ...]]:
     found = info.get(kind, ()) if isinstance(info, dict) else getattr(info, kind, ())
     return found or ()

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headprune.errors import CheckpointError, HeadpruneError
+from headprune.types import Config
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import PreTrainedConfig
 
 log = logging.getLogger("headprune")
 
@@ -25,7 +25,7 @@ def load_model(name: str, device: str, *, trust_remote_code: bool = False) -> nn
     try:
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         cls = model_class(config)
-        more: dict[str, Any] = {"trust_remote_code": True} if trust_remote_code else {}
+        more = {"trust_remote_code": True} if trust_remote_code else {}
         model: nn.Module = cls.from_pretrained(name, config=config, **more).eval()
     except HeadpruneError:
         raise
@@ -57,7 +57,7 @@ def cannot_load(name: str, error: Exception) -> CheckpointError:
     )
 
 
-def model_class(config: PreTrainedConfig) -> Any:
+def model_class(config: Config) -> Any:
     """The class that a checkpoint was saved from: one of transformers', or one registered with its Auto classes."""
     import transformers
 

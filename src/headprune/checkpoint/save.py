@@ -7,7 +7,8 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from torch import nn
 
 from headprune.checkpoint import config_entry, gated
 from headprune.checkpoint.card import model_card
@@ -17,7 +18,9 @@ from headprune.masking import is_masked
 ONNX, ONNX_INT8 = "model.onnx", "model.int8.onnx"
 
 
-def save_pretrained(original: Callable[..., Any], model: Any, /, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+def save_pretrained(
+    original: Callable[..., object], model: nn.Module, /, save_directory: str | Path, *args: object, **kwargs: object
+) -> object:
     """The original call, whose files are written beside the target and moved into place at the end; a model that could
     not be loaded again is refused. A model that we did not touch is saved as ever."""
     gated.note_gates(model)

@@ -10,21 +10,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
 
 from headprune.checkpoint import config_entry
+from headprune.checkpoint.config_entry import Entry
 from headprune.checkpoint.v4_config import V4_ENTRY, sites_by_layer
 from headprune.errors import CheckpointError
 from headprune.heads import HeadMap, HeadMask
 from headprune.heads.ids import DIGITS
 from headprune.structure.find import find_heads
 from headprune.surgery.prune import perform
+from headprune.types import Config
 
 
-def entry_for(model: nn.Module) -> dict[str, Any] | None:
+def entry_for(model: nn.Module) -> Entry | None:
     """headprune's entry for a model whose config is that of a pruned v4 checkpoint; None for any other."""
     asked = getattr(getattr(model, "config", None), V4_ENTRY, None)
     if not asked or config_entry.read(model) is not None:
@@ -75,14 +76,14 @@ def _in_memory() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _checked(asked: Any) -> dict[int, list[int]]:
+def _checked(asked: object) -> dict[int, list[int]]:
     """From a file that anybody may have touched: `{"0": [1, 2]}`; in a config that is in memory, layers are numbers."""
     found: dict[int, list[int]] = {}
-    pairs: list[tuple[Any, Any]] = list(asked.items()) if isinstance(asked, Mapping) else [("", None)]
+    pairs = list(asked.items()) if isinstance(asked, Mapping) else [("", None)]
     for layer, heads in pairs:
         number = int(layer) if str(layer).isdecimal() and len(str(layer)) <= DIGITS else None
-        fit = isinstance(heads, list) and all(type(head) is int for head in heads)
-        if number is None or not fit or number in found:
+        is_list = isinstance(heads, list) and all(type(head) is int for head in heads)
+        if number is None or heads is None or not is_list or number in found:
             raise CheckpointError(
                 f"config.{V4_ENTRY} is {repr(asked)[:200]}; expected layers with lists of heads, as transformers v4 "
                 "wrote them."
@@ -94,7 +95,7 @@ def _checked(asked: Any) -> dict[int, list[int]]:
 def _twin(model: nn.Module) -> nn.Module | None:
     """A whole model of the same class and config, with random weights, in memory and in float32; None for a part of a
     model that is not made from a config alone (the whole one will ask again)."""
-    config: Any = copy.deepcopy(model.config)
+    config: Config = copy.deepcopy(model.config)
     setattr(config, V4_ENTRY, {})
     config._attn_implementation = "eager"  # the one asked for may not run here
     generator = torch.Generator().manual_seed(0)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headprune.errors import MaskError
 from headprune.heads import HeadMap, Site
+from headprune.types import Config
 
 V4_ENTRY = "pruned_heads"
 
@@ -29,7 +28,7 @@ def sites_by_layer(heads: HeadMap) -> dict[int, Site]:
     return {layer: site for site in heads for layer in site.layers}
 
 
-def note_pruned_heads(config: Any, heads: HeadMap) -> None:
+def note_pruned_heads(config: Config, heads: HeadMap) -> None:
     """Keep v4's entry of a config true, where there is one and it can be told."""
     if getattr(config, V4_ENTRY, None) is not None and has_plain_layers(heads):
         gone = {

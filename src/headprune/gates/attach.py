@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 from torch import nn
 
 from headprune.errors import GateError
-from headprune.gates.distributions import ExactK, Gate, Rule, gates, make_gate
+from headprune.gates.distributions import ExactK, Gate, GateOptions, Rule, gates, make_gate
 from headprune.gates.model_gates import GatedSite, Gates
 from headprune.heads import HeadMap, Site, canonical_component
 from headprune.hooks import is_gated
 from headprune.structure.find import find_heads, remember, unwrapped
+from headprune.types import Batch
 
 GateFactory = Callable[[int], Gate]
 Unit = Literal["auto", "head", "group"]
@@ -28,7 +29,7 @@ def attach_gates(
     rule: Rule = "paper",
     seed: int = 0,
     sync_noise: bool = False,
-    example: Mapping[str, Any] | None = None,
+    example: Batch | None = None,
     **options: Any,
 ) -> Gates:
     """Put a trainable gate before every head's share of the output projection.
@@ -107,7 +108,7 @@ def _gate_of_head(site: Site, unit: Unit) -> tuple[int, ...]:
     return tuple(group[head] for head in site.kept)
 
 
-def _factory(gate: str | type[Gate] | GateFactory, options: Mapping[str, Any]) -> GateFactory:
+def _factory(gate: str | type[Gate] | GateFactory, options: GateOptions) -> GateFactory:
     if isinstance(gate, str):
         gates[gate]
         name = gate

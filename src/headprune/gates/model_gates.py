@@ -20,7 +20,7 @@ from headprune.gates.placement import fold, take_off
 from headprune.heads import HeadId, HeadMask, Site, canonical_component
 from headprune.hooks import gate_projections_
 from headprune.structure.find import find_heads
-from headprune.structure.projections import why_not_sliceable
+from headprune.structure.projections import matrix, why_not_sliceable
 from headprune.surgery.prune import prune_
 
 DECIDED = 6.0  # a log_alpha at which a gate is open in 99.9 % of its samples
@@ -221,7 +221,7 @@ class Gates(nn.Module):
             if problem is not None:
                 raise GateError(f"The gates of {site} cannot be folded into its output projection: {problem}")
         before = copy.deepcopy(self.state_dict()), self._joint_keep()
-        weights = {site: output.weight.detach().clone() for site, output in outputs.items()}  # type: ignore[operator]
+        weights = {site: matrix(output).clone() for site, output in outputs.items()}
         if keep is not None:
             self.decide_(keep)
         mask, values = self.mask(rule=rule), self.final(rule)
@@ -235,7 +235,7 @@ class Gates(nn.Module):
                 prune_(model, mask, **how)
         except BaseException:
             for site, output in outputs.items():
-                output.weight.data.copy_(weights[site])  # type: ignore[operator]
+                matrix(output).copy_(weights[site])
             self.load_state_dict(before[0])
             self._set_joint_keep(before[1])
             self.put_on(model, {site: place.site.output for site, place in self.places.items()})
@@ -287,8 +287,7 @@ class Gates(nn.Module):
     def _prob_open(self) -> dict[str, Tensor]:
         if self._joint() is None:
             return {site: self.gate(site).prob_open() for site in self.places}
-        found: dict[str, Tensor] = self._together(lambda gate, site: gate._logits(), ExactK.soft)
-        return found
+        return self._together(lambda gate, site: gate._logits(), ExactK.soft)
 
     def _closed_now(self, rule: Rule | None) -> dict[str, Tensor]:
         return {site: value == 0 for site, value in self.final(rule).items()}
@@ -306,11 +305,14 @@ class Gates(nn.Module):
             if isinstance(gate, ExactK):
                 gate.keep = keep
 
-    def _together(self, scores: Callable[[Any, str], Tensor], choose: Callable[[ExactK, Tensor, int], Tensor]) -> Any:
+    def _together(
+        self, scores: Callable[[ExactK, str], Tensor], choose: Callable[[ExactK, Tensor, int], Tensor]
+    ) -> dict[str, Tensor]:
         """One choice among the gates of all sites."""
         first = self._joint()
         assert first is not None, "only joint gates are drawn together"
-        parts = {site: scores(self.gate(site), site) for site in self.places}
+        joint = {site: gate for site in self.places if isinstance(gate := self.gate(site), ExactK)}
+        parts = {site: scores(gate, site) for site, gate in joint.items()}
         size = self._heads_per_gate(next(iter(self.places)))  # the same everywhere: `attach_gates` saw to it
         chosen = choose(first, torch.cat(list(parts.values())), round((first.keep or 0) / size))
         return dict(zip(parts, chosen.split([len(part) for part in parts.values()]), strict=True))
@@ -355,7 +357,7 @@ class Gates(nn.Module):
             np.random.SeedSequence([self.seed, rank, self.step, self._draws]).generate_state(1, np.uint64)[0] >> 1
         )
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Gates:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gates:
         """Gates stay in float32 when the model is cast: in bf16, a step of 0.01 from 2.0 would be no step."""
         before = [tensor.detach().clone() for tensor in (*self.parameters(), self.multiplier)]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -364,6 +366,6 @@ class Gates(nn.Module):
                 tensor.data = value.to(tensor.device, torch.float32)
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """A copy draws for itself: what was drawn belongs to the graph of another forward pass."""
         return {**self.__dict__, "_now": {}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -90,5 +90,5 @@ class Objective:
     def _excess(self, gates: Gates, step: int) -> Tensor:
         return (gates.penalty() - self.wanted_at(step, len(gates))) / len(gates)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from headprune.checkpoint import config_entry
 from headprune.checkpoint.config_entry import GATES_ENTRY
 from headprune.hooks import ungate_projections_
-from headprune.structure.projections import layout
+from headprune.structure.projections import matrix
 
 
 def unhook(model: nn.Module) -> None:
@@ -27,10 +27,6 @@ def take_off(model: nn.Module) -> None:
 
 def fold(output: nn.Module, value: Tensor) -> None:
     """Multiply each head's columns of an output projection; its bias stays."""
-    shape = layout(output)
-    assert shape is not None, "it was checked before the gates were taken off"
-    weight: Tensor = output.weight  # type: ignore[assignment]
-    wide = value.detach().to(weight.device, torch.float32).repeat_interleave(weight.shape[shape.in_dim] // len(value))
-    with torch.no_grad():
-        scale = wide if shape.in_dim == 1 else wide[:, None]
-        weight.copy_((weight.float() * scale).to(weight.dtype))
+    weight = matrix(output)  # (outputs, heads * width)
+    wide = value.detach().to(weight.device, torch.float32).repeat_interleave(weight.shape[1] // len(value))
+    weight.copy_((weight.float() * wide).to(weight.dtype))

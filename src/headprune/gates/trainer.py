@@ -6,12 +6,12 @@ import fnmatch
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from headprune.checkpoint.config_entry import GATES_ENTRY, stored_entry
 from headprune.errors import GateError, TrainingError
@@ -19,6 +19,13 @@ from headprune.files import note_step, noted_steps
 from headprune.gates.attach import gates_of
 from headprune.gates.model_gates import Gates
 from headprune.gates.objective import Objective
+from headprune.types import Batch, Outputs
+
+# What a mixin is mixed with; at run time that is whatever Trainer comes after it.
+if TYPE_CHECKING:
+    from transformers import Trainer as _Base
+else:
+    _Base = object
 
 TRAJECTORY = "trajectory.jsonl"
 PRESETS = {"all": ("*",), "gates": (), "encoder": ("*encoder*", "*embed*", "*shared*")}
@@ -30,26 +37,26 @@ class GateCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, gates: Gates, objective: Objective) -> None:
         self.gates, self.objective = gates, objective
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         freeze = self.objective.freeze_after
         if freeze is not None and state.global_step >= freeze and not self.gates.frozen:
             self.objective.freeze(self.gates)  # a run that was resumed after that step
         if state.global_step:
             self._stop_if_done(control, kwargs.get("model"))
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         self.gates.at(state.global_step)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         self.objective.after_step(self.gates, state.global_step - 1)  # the Trainer has counted this step already
         self._stop_if_done(control, kwargs.get("model"))
 
-    def _stop_if_done(self, control: Any, model: nn.Module | None) -> None:
-        if self.gates.frozen and model is not None and not any(p.requires_grad for p in model.parameters()):
+    def _stop_if_done(self, control: TrainerControl, model: object) -> None:
+        if self.gates.frozen and isinstance(model, nn.Module) and not any(p.requires_grad for p in model.parameters()):
             control.should_training_stop = True  # only gates were trained, and they are frozen
 
 
-class GateMixin:
+class GateMixin(_Base):  # type: ignore[misc]
     """Makes a Trainer train gates too: `class Mine(GateMixin, Trainer)`, then `Mine(…, objective=Objective(…))`.
 
     The model must have gates. `gate_lr` is their learning rate; `gate_lr_scale` gives it as a multiple of the model's
@@ -59,53 +66,50 @@ class GateMixin:
 
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         objective: Objective,
         gate_lr: float | None = None,
         gate_lr_scale: float = 1.0,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(*args, **kwargs)
-        trainer: Any = self
-        self.gates, self.objective = gates_of(trainer.model), objective
+        self.gates, self.objective = gates_of(self.model), objective
         objective.check(self.gates)
-        self.gate_lr = gate_lr if gate_lr is not None else gate_lr_scale * trainer.args.learning_rate
+        self.gate_lr = gate_lr if gate_lr is not None else gate_lr_scale * self.args.learning_rate
         if self.gate_lr < 0:
             raise GateError(f"The learning rate of the gates is {self.gate_lr}; expected 0 or more.")
-        trainer.add_callback(GateCallback(self.gates, objective))
-        self._task_losses: list[torch.Tensor] = []
+        self.add_callback(GateCallback(self.gates, objective))
+        self._task_losses: list[Tensor] = []
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        trainer: Any = self
-        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)  # type: ignore[misc]
+    def compute_loss(
+        self, model: nn.Module, inputs: Batch, return_outputs: bool = False, **kwargs: object
+    ) -> Tensor | tuple[Tensor, Outputs]:
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
         if model.training:
             if not bool(torch.isfinite(loss.detach())):
                 raise TrainingError(
-                    f"The loss is {float(loss.detach())} at step {trainer.state.global_step}: training stopped before "
-                    f"the weights were touched. Good ones are in the last checkpoint under {trainer.args.output_dir}; "
+                    f"The loss is {float(loss.detach())} at step {self.state.global_step}: training stopped before "
+                    f"the weights were touched. Good ones are in the last checkpoint under {self.args.output_dir}; "
                     "start again from there with a smaller learning rate."
                 )
-            extra = self.objective.loss(self.gates, trainer.state.global_step)
-            batches = (
-                trainer.current_gradient_accumulation_steps if self._adds_up(kwargs.get("num_items_in_batch")) else 1
-            )
+            extra = self.objective.loss(self.gates, self.state.global_step)
+            batches = self.current_gradient_accumulation_steps if self._adds_up(kwargs.get("num_items_in_batch")) else 1
             self._task_losses.append(loss.detach() * batches)
             loss = loss + extra / batches
             if not loss.requires_grad:  # only gates were trained, and they are frozen: the run is about to stop
                 loss = loss.detach().requires_grad_()
         return (loss, outputs) if return_outputs else loss
 
-    def _adds_up(self, items: Any) -> bool:
+    def _adds_up(self, items: object) -> bool:
         """Whether the Trainer sums the losses of accumulated batches, instead of averaging them."""
-        trainer: Any = self
-        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # older Trainers do not have it
+        scaled = getattr(self, "loss_is_scaled_for_ga", None)  # older Trainers do not have it
         if scaled is not None:
             return bool(scaled)
-        return (trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None
+        return (self.model_accepts_loss_kwargs and items is not None) or self.compute_loss_func is not None
 
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+    def create_optimizer(self, *args: object, **kwargs: object) -> torch.optim.Optimizer:
         """Gates in a group of their own: their learning rate, no weight decay."""
-        optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
         if any(group.get("gates") for group in optimizer.param_groups):
             return optimizer
         own = {id(parameter) for parameter in self.gates.parameters()}
@@ -116,15 +120,14 @@ class GateMixin:
             optimizer.add_param_group({"params": trained, "lr": self.gate_lr, "weight_decay": 0.0, "gates": True})
         return optimizer
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: object, **kwargs: object) -> TrainOutput:
         """As ever; a run is not resumed with other gates, whose weights would be left out without a word."""
         folder = resume_from_checkpoint
         if folder is True:
-            trainer: Any = self
-            folder = get_last_checkpoint(trainer.args.output_dir)
+            folder = get_last_checkpoint(self.args.output_dir)
         if isinstance(folder, str | Path):
             self._check_gates_of(Path(folder))
-        return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _check_gates_of(self, folder: Path) -> None:
         try:
@@ -139,19 +142,18 @@ class GateMixin:
                 "with, or start in another folder."
             )
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+    def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
         if self._task_losses and "loss" in logs:
             found = {"task_loss": float(torch.stack(self._task_losses).mean()), **gate_logs(self.gates)}
             self._task_losses = []
             self._note(found)
             logs = {**logs, **found}
-        super().log(logs, *args, **kwargs)  # type: ignore[misc]
+        super().log(logs, *args, **kwargs)
 
     def _note(self, found: dict[str, float]) -> None:
-        trainer: Any = self
-        if trainer.is_world_process_zero():
-            entry = {"step": trainer.state.global_step, **found, "prob_open": self.gates.probabilities()}
-            note_step(Path(trainer.args.output_dir) / TRAJECTORY, entry)
+        if self.is_world_process_zero():
+            entry = {"step": self.state.global_step, **found, "prob_open": self.gates.probabilities()}
+            note_step(Path(self.args.output_dir) / TRAJECTORY, entry)
 
 
 def read_trajectory(folder: Path) -> list[dict[str, Any]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
@@ -16,6 +15,7 @@ from headprune.recovery.recover import Repair, repair, repaired
 from headprune.scoring import score, unit_options
 from headprune.scoring.context import ScoringContext, batch_rows, on_device
 from headprune.scoring.losses import ExampleLoss
+from headprune.types import Batch
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Calibration:
 
     model: nn.Module
     heads: HeadMap
-    batches: list[dict[str, Any]]
+    batches: Sequence[Batch]
     name: str
     seed: int = 0
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +49,7 @@ def other_columns(kept: Sequence[int], width: int, full: Fit) -> Tensor:
     return columns_of([head for head in range(heads) if head not in stay], width)
 
 
-def fitted(method: str, full: Fit, moments: Moments, kept: Sequence[int], width: int, **options: Any) -> Fit:
+def fitted(method: str, full: Fit, moments: Moments, kept: Sequence[int], width: int, **options: object) -> Fit:
     """By the name of a method."""
     with equations_of(f"The repair '{method}'"):
         return recoveries[method](full, moments, kept, width, **options)

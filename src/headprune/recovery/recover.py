@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +98,7 @@ def repair(
     method: str,
     *,
     tell: Callable[[str], None] = lambda site: None,
-    **options: Any,
+    **options: object,
 ) -> Repair:
     """`recover_` for callers who want to tell what happened. `context.batches` are run several times."""
     _refuse_a_second(context.model)
@@ -111,7 +111,7 @@ def repair(
 
 
 @contextmanager
-def repaired(context: ScoringContext, mask: HeadMask, method: str, **options: Any) -> Iterator[Repair]:
+def repaired(context: ScoringContext, mask: HeadMask, method: str, **options: object) -> Iterator[Repair]:
     """The model with its projections fitted to a mask until the block ends."""
     report, _, undo = _fitted_in_place(context, mask, method, lambda site: None, options)
     try:
@@ -121,7 +121,7 @@ def repaired(context: ScoringContext, mask: HeadMask, method: str, **options: An
 
 
 def _fitted_in_place(
-    context: ScoringContext, mask: HeadMask, method: str, tell: Callable[[str], None], options: Mapping[str, Any]
+    context: ScoringContext, mask: HeadMask, method: str, tell: Callable[[str], None], options: Mapping[str, object]
 ) -> tuple[Repair, list[str], Callable[[], None]]:
     """All sites that lose heads, fitted one after another; the sites that got a bias, and how to undo it."""
     check_options(f"The repair '{method}'", recoveries[method], options)
@@ -129,7 +129,7 @@ def _fitted_in_place(
         raise MaskError(f"Found {type(mask).__name__}; recover_ takes a HeadMask.")
     mask = mask.filled(context.heads).checked_for(context.heads)
     refuse_unfit_models(context.model)
-    batches: Sequence[Mapping[str, Any]] = list(context.batches)
+    batches = list(context.batches)
     if not batches:
         raise DataError("The calibration data has no batch: there is nothing to repair with.")
     losing = [site for site in context.heads if mask.kept(site.id) != site.kept]
@@ -142,7 +142,7 @@ def _fitted_in_place(
         for parameter, value in originals:
             parameter.data.copy_(value)
         for name in added:
-            context.model.get_submodule(context.heads[name].output).bias = None  # type: ignore[assignment]
+            context.model.get_submodule(context.heads[name].output).register_parameter("bias", None)
 
     try:
         with torch.inference_mode(False), evaluation(context.model):
@@ -164,8 +164,8 @@ def _fitted_in_place(
         undo()
         raise
     for name in added:  # a frozen model stays frozen; while it was being repaired, all of it was
-        module: Any = context.model.get_submodule(context.heads[name].output)
-        module.bias.requires_grad_(projections.parameter(module).requires_grad)
+        module = context.model.get_submodule(context.heads[name].output)
+        module.get_parameter("bias").requires_grad_(projections.parameter(module).requires_grad)
     return Repair(method, before, after, size), added, undo
 
 
@@ -181,13 +181,13 @@ def projection_of(model: nn.Module, site: Site) -> Fit:
 
 def write_projection_(model: nn.Module, site: Site, fit: Fit) -> bool:
     """Put a fit into the model; whether the projection got a bias that it did not have."""
-    module: Any = model.get_submodule(site.output)
-    weight = projections.matrix(module)
+    module = model.get_submodule(site.output)
+    weight, bias = projections.matrix(module), getattr(module, "bias", None)
     weight.copy_(fit.weight.to(weight.dtype))
     if fit.bias is None:
         return False
-    if getattr(module, "bias", None) is not None:
-        module.bias.data.copy_(fit.bias.to(module.bias.dtype))
+    if bias is not None:
+        bias.data.copy_(fit.bias.to(bias.dtype))
         return False
     if not isinstance(module, nn.Linear):
         raise UnsupportedModelError(
@@ -201,7 +201,7 @@ def write_projection_(model: nn.Module, site: Site, fit: Fit) -> bool:
 def _parameters(context: ScoringContext, sites: list[Site]) -> list[nn.Parameter]:
     found: list[nn.Parameter] = []
     for site in sites:
-        module: Any = projection_at(context.model, site.output)
+        module = projection_at(context.model, site.output)
         bias = getattr(module, "bias", None)
         found += [projections.parameter(module)] + ([bias] if bias is not None else [])
     return found

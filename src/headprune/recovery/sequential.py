@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from headprune.masking import masked
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.moments import Moments, moments_of, site_calls
 from headprune.scoring.positions import real_rows
+from headprune.types import Batch
 
 MEMORY = 4 * 2**30  # bytes for passes that wait: what does not fit is run from the beginning
 
@@ -43,7 +43,7 @@ class SequentialMoments:
         self,
         context: ScoringContext,
         sites: Sequence[Site],
-        batches: Sequence[Mapping[str, Any]],
+        batches: Sequence[Batch],
         mask: HeadMask,
         *,
         memory: int = MEMORY,

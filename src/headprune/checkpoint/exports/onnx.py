@@ -7,7 +7,8 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,6 +23,10 @@ from headprune.structure.find import unwrapped
 from headprune.structure.modes import eval_mode
 from headprune.structure.run import takes_use_cache
 from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
+from headprune.types import Batch, Config, Outputs
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 LARGEST_GAP = 1e-4  # between the runtime's answer and PyTorch's
 
@@ -31,7 +36,7 @@ LARGEST_GAP = 1e-4  # between the runtime's answer and PyTorch's
     loading="model.onnx is the model for onnxruntime and other runtimes: one forward pass, of any batch and length.",
     weights="*.onnx*",
 )
-def save_onnx(model: nn.Module, folder: Path, example: Mapping[str, Any] | None, *, int8: bool = False) -> None:
+def save_onnx(model: nn.Module, folder: Path, example: Batch | None, *, int8: bool = False) -> None:
     """Write `model.onnx` (and `model.int8.onnx`) with free batch size and length, and the config.
 
     The file's answers are compared with the model's, on the example and on one of another shape.
@@ -62,7 +67,7 @@ def save_onnx(model: nn.Module, folder: Path, example: Mapping[str, Any] | None,
         (answer,) = rough.run(None, {name: value.cpu().numpy() for name, value in inputs.items() if name in asked})
         if not np.isfinite(answer).all():
             raise VerificationError("The file in 8 bits answers with numbers that are not finite. Nothing was written.")
-    config: Any = getattr(model, "config", None)
+    config: Config | None = getattr(model, "config", None)
     if config is not None:
         config.save_pretrained(folder)
 
@@ -88,7 +93,7 @@ class _Answering(nn.Module):
         self.answer = ""
 
     def forward(self, *values: Tensor) -> Tensor:
-        output: Any = self.model(**dict(zip(self.names, values, strict=True)), **self.more)
+        output: Outputs | Tensor = self.model(**dict(zip(self.names, values, strict=True)), **self.more)
         if isinstance(output, Tensor):
             self.answer = "output"
             return output
@@ -102,13 +107,13 @@ class _Answering(nn.Module):
         return first
 
 
-def _exported(answering: _Answering, inputs: Mapping[str, Tensor]) -> Any:
+def _exported(answering: _Answering, inputs: Mapping[str, Tensor]) -> torch.onnx.ONNXProgram:
     """By torch.onnx, with the batch and, for tokens, the length left open."""
     free = torch.export.Dim.DYNAMIC
     shapes = tuple({0: free, 1: free} if value.dim() == 2 else {0: free} for value in inputs.values())
     try:
         with _silence():
-            return torch.onnx.export(
+            program = torch.onnx.export(
                 answering, tuple(inputs.values()), dynamo=True, dynamic_shapes=(shapes,), verbose=False,
                 input_names=list(inputs), output_names=[answering.answer],
             )  # fmt: skip
@@ -118,6 +123,8 @@ def _exported(answering: _Answering, inputs: Mapping[str, Tensor]) -> Any:
             f"PyTorch cannot export {type(answering.model).__name__} to ONNX: {last[0]} Whether it can export the "
             "model before pruning tells whether its heads have to do with it; format='standalone' needs no export."
         ) from error
+    assert program is not None, "with dynamo there is one"
+    return program
 
 
 def _other_shape(model: nn.Module, inputs: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -141,7 +148,7 @@ def _longer(answering: _Answering, inputs: Mapping[str, Tensor]) -> list[dict[st
     return [batch]
 
 
-def _compare(session: Any, answering: _Answering, batch: Mapping[str, Tensor]) -> None:
+def _compare(session: InferenceSession, answering: _Answering, batch: Mapping[str, Tensor]) -> None:
     asked = {node.name for node in session.get_inputs()}  # the exporter leaves out what has no effect
     (found,) = session.run(None, {name: value.cpu().numpy() for name, value in batch.items() if name in asked})
     gap = difference(torch.from_numpy(found), answering(*batch.values()).detach().cpu())
@@ -161,11 +168,12 @@ def _silence() -> Iterator[None]:
         yield
 
 
-def _packages() -> Any:
+def _packages() -> ModuleType:
     try:
         import onnx  # noqa: F401
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(f"ONNX needs {error.name}: pip install 'headprune[onnx]'.") from error
-    return onnxruntime
+    found: ModuleType = onnxruntime
+    return found

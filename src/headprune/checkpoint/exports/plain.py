@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -28,6 +28,10 @@ from headprune.structure.find import find_heads, unwrapped
 from headprune.structure.modes import eval_mode
 from headprune.structure.run import run
 from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
+from headprune.types import Batch, Config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # What configs call these, in the order in which they are tried. An encoder-decoder may have names of its own.
 HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
@@ -39,13 +43,12 @@ SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 
 
 @export_format("plain", loading="This is an ordinary checkpoint: nothing of headprune is needed to load it.")
-def save_plain(model: nn.Module, folder: Path, example: Mapping[str, Any] | None) -> None:
+def save_plain(model: nn.Module, folder: Path, example: Batch | None) -> None:
     """Save what `as_plain` makes into a folder that is there."""
-    made: Any = as_plain(model, example)
-    made.save_pretrained(folder)
+    as_plain(model, example).save_pretrained(folder)
 
 
-def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.Module:
+def as_plain(model: nn.Module, example: Batch | None = None) -> PreTrainedModel:
     """A model over the same tensors that looks as if it had never been pruned, to be saved. Refused otherwise."""
     model = unwrapped(model)
     refuse_unfit_models(model)
@@ -79,9 +82,9 @@ def as_plain(model: nn.Module, example: Mapping[str, Any] | None = None) -> nn.M
     raise UnsupportedModelError(f"{problems[0]} {OTHERWISE}")
 
 
-def _config(model: nn.Module, heads: HeadMap, width: str) -> Any:
+def _config(model: nn.Module, heads: HeadMap, width: str) -> Config:
     """The config with the smaller numbers; the width of a head left as it is, told, or added where there is none."""
-    config: Any = copy.deepcopy(model.config)
+    config: Config = copy.deepcopy(model.config)
     for place in _places(config).values():
         part = _part(config, place)
         for name in [name for name in vars(part) if name.startswith(config_entry.ENTRY) or name == V4_ENTRY]:
@@ -101,7 +104,7 @@ def _config(model: nn.Module, heads: HeadMap, width: str) -> Any:
     return config
 
 
-def _library_class(kind: type[nn.Module]) -> type[nn.Module]:
+def _library_class(kind: type[PreTrainedModel]) -> type[PreTrainedModel]:
     """The class itself, or what the code of a standalone folder builds on."""
     if kind.__module__.rpartition(".")[2] != MODULE:
         return kind
@@ -120,7 +123,7 @@ def _by_owner(model: nn.Module, heads: HeadMap) -> dict[tuple[str, ...], list[Si
     return found
 
 
-def _places(config: Any, before: tuple[str, ...] = ()) -> dict[int, tuple[str, ...]]:
+def _places(config: Config, before: tuple[str, ...] = ()) -> dict[int, tuple[str, ...]]:
     """Where a config and those inside it are."""
     found = {id(config): before}
     for name, value in vars(config).items():
@@ -129,13 +132,13 @@ def _places(config: Any, before: tuple[str, ...] = ()) -> dict[int, tuple[str, .
     return found
 
 
-def _part(config: Any, place: Sequence[str]) -> Any:
+def _part(config: Config, place: Sequence[str]) -> Config:
     for name in place:
         config = getattr(config, name)
     return config
 
 
-def _tell(config: Any, sites: Sequence[Site], model: str) -> None:
+def _tell(config: Config, sites: Sequence[Site], model: str) -> None:
     """Write the counts into the config."""
     for side in dict.fromkeys(SIDES[site.component] for site in sites):
         mine = [site for site in sites if SIDES[site.component] == side]
@@ -153,7 +156,7 @@ def _tell(config: Any, sites: Sequence[Site], model: str) -> None:
             setattr(config, name, first.num_kv_heads)
 
 
-def _tell_neurons(config: Any, sites: Sequence[Site], model: str) -> None:
+def _tell_neurons(config: Config, sites: Sequence[Site], model: str) -> None:
     """Write the width of feed-forward parts into the config; an encoder and a decoder may have one each."""
     by_name: dict[str, list[Site]] = {}
     for site in sites:
@@ -180,15 +183,15 @@ def _uniform(sites: Sequence[Site]) -> None:
             )
 
 
-def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
+def _built(model: nn.Module, config: Config, heads: HeadMap) -> PreTrainedModel:
     """A model of the edited config with these weights."""
     name = type(model).__name__
     try:
         loaded = type(config).from_dict(json.loads(config.to_json_string()))  # as whoever loads it will have it
-        plain: nn.Module = _library_class(type(model))(loaded)
+        plain = _library_class(type(model))(loaded)
     except Exception as error:  # whatever a family's own checks say
-        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise UnsupportedModelError(f"The config of {name} cannot say it ({told}).") from error
+        message = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise UnsupportedModelError(f"The config of {name} cannot say it ({message}).") from error
     weights, places = model.state_dict(), plain.state_dict()
     for key in [*places, *weights]:
         if key in weights and key in places and weights[key].shape != places[key].shape:
@@ -202,7 +205,7 @@ def _built(model: nn.Module, config: Any, heads: HeadMap) -> nn.Module:
             )
     plain.to(next(model.parameters()).device)
     plain.load_state_dict(weights, assign=True)  # the same tensors, each in its own precision
-    plain.tie_weights()  # type: ignore[operator]
+    plain.tie_weights()
     if getattr(model, "generation_config", None) is not None:
         plain.generation_config = copy.deepcopy(model.generation_config)
     return plain.eval()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -16,6 +15,10 @@ from headprune.errors import UnsupportedModelError
 from headprune.files import write_text
 from headprune.structure.find import unwrapped
 from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
+from headprune.types import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MODULE = "modeling_pruned"
 NEEDED = [("headprune.surgery.apply", "apply_"), ("headprune.surgery.edits", "Edits")]
@@ -44,7 +47,7 @@ class {name}(Whole):
     "standalone",
     loading="The code to load it is in the folder: from_pretrained(..., trust_remote_code=True) is all it takes.",
 )
-def save_standalone(model: nn.Module, folder: Path, example: Mapping[str, Any] | None) -> None:
+def save_standalone(model: nn.Module, folder: Path, example: Batch | None) -> None:
     """Save the pruned model with its modelling file into a folder that is there."""
     model = unwrapped(model)
     refuse_unfit_models(model)
@@ -58,7 +61,7 @@ def save_standalone(model: nn.Module, folder: Path, example: Mapping[str, Any] |
             f"{name} is not a class that transformers' Auto classes know (its module is {type(model).__module__}): a "
             "file in the checkpoint could not build on it. Save it with save_pretrained, and load it with headprune."
         )
-    saved: Any = model
+    saved: PreTrainedModel = model
     saved.save_pretrained(folder)
     source = bundle(NEEDED, [f"from transformers import {name} as Whole"])
     write_text(folder / f"{MODULE}.py", HEADER.format(name=name) + source + FOOTER.format(name=name))

@@ -11,10 +11,10 @@ import pkgutil
 
 from headprune.gates.distributions.binary_concrete import BinaryConcrete
 from headprune.gates.distributions.exact_k import ExactK
-from headprune.gates.distributions.gate import Gate, Rule, gates, make_gate
+from headprune.gates.distributions.gate import Gate, GateOptions, Rule, gates, make_gate
 from headprune.gates.distributions.hard_concrete import HardConcrete
 
-__all__ = ["BinaryConcrete", "ExactK", "Gate", "HardConcrete", "Rule", "gates", "make_gate"]
+__all__ = ["BinaryConcrete", "ExactK", "Gate", "GateOptions", "HardConcrete", "Rule", "gates", "make_gate"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

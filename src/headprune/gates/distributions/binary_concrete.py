@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headprune.errors import GateError
-from headprune.gates.distributions.gate import EPS, Gate, Rule, gates
+from headprune.gates.distributions.gate import EPS, Gate, GateOptions, Rule, gates
 
 
 @gates.add("binary-concrete")
@@ -37,7 +37,7 @@ class BinaryConcrete(Gate):
             raise GateError(f"Found threshold {threshold}; expected a number between 0 and 1.")
         self.threshold, self.scaling = threshold, scaling
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> GateOptions:
         return {**super().options(), "threshold": self.threshold, "scaling": self.scaling}
 
     def sample(self, noise: Tensor) -> Tensor:

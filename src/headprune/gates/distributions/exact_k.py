@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headprune.errors import GateError
-from headprune.gates.distributions.gate import EPS, Gate, Rule, gates
+from headprune.gates.distributions.gate import EPS, Gate, GateOptions, Rule, gates
 
 
 @gates.add("exact-k")
@@ -34,7 +34,7 @@ class ExactK(Gate):
             raise GateError(f"Found keep={keep}; expected the number of gates that stay open.")
         self.keep = keep
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> GateOptions:
         return {"temperature": self.temperature, "init": self.init, "keep": self.keep}
 
     def open_count(self, available: int) -> int:

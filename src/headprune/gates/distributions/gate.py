@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from headprune.errors import GateError
 from headprune.registry import Registry
 
 EPS = 1e-6
+GateOptions: TypeAlias = dict[str, Any]  # as a checkpoint stores them
 Rule = Literal["paper", "clip"]
 
 
@@ -61,7 +61,7 @@ class Gate(nn.Module, ABC):
             else:
                 self.log_alpha.fill_(float(self.init))
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> GateOptions:
         """What a checkpoint must know to make this gate again."""
         return {"temperature": self.temperature, "stretch": [self.low, self.high], "init": self.init}
 
@@ -128,7 +128,7 @@ class Gate(nn.Module, ABC):
 gates: Registry[type[Gate]] = Registry("gate")
 
 
-def make_gate(kind: str, num_heads: int, options: Mapping[str, Any]) -> Gate:
+def make_gate(kind: str, num_heads: int, options: GateOptions) -> Gate:
     """A gate by the name of its kind."""
     given = dict(options)
     if "stretch" in given:
