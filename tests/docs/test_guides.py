@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import typer
 from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
 import headprune as hp
-from headprune.cli.app import app
+from headprune.cli.app import app, load_command
 from tests.families.tiny import tiny_model
 from tests.places import DOCS, V4
 from tests.tasks.parallel import write_pairs
@@ -180,9 +179,8 @@ EVERY = [(page, words) for page in (*OLDER, *(f"papers/{p.name}" for p in (DOCS 
 def test_the_commands_of_the_other_pages_are_spelt_right():
     """What takes hours is not run here; its options are read as the program reads them."""
     assert len(EVERY) > 60
-    group = typer.main.get_command(app)
     for page, words in EVERY:
-        command = group.commands[words[0]]
+        command = load_command(words[0])
         with command.make_context(words[0], list(words[1:])) as context:
             assert context.params, page
         if words[0] == "run":

@@ -112,3 +112,18 @@ class Budgets(NamedItems[Budget]):
 
 
 budgets = Budgets("budget", group="headprune.budgets")
+
+
+def find_mask(name: str, amount: float | int, selection: Selection) -> BudgetMask:
+    """The mask within a budget by name."""
+    budget = budgets[name]
+    if budget.needs == "model" and selection.model is None:
+        raise MaskError(f"{name}={amount} is a budget of a model: pass it, select(…, {name}={amount}, model=model).")
+    if budget.needs == "evaluate" and selection.evaluate is None:
+        raise MaskError(
+            f"{name}={amount} is a budget of how well the model does: pass a function that tells it, "
+            f"select(…, {name}={amount}, evaluate=lambda mask: …); larger is better."
+        )
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:
+        raise MaskError(f"{name} is {amount!r}; expected a number, 0 or more. {budget.about}".rstrip())
+    return budget.find(selection, amount)

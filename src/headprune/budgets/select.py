@@ -9,7 +9,7 @@ from torch import nn
 
 from headprune.budgets import kinds as kinds
 from headprune.budgets.allocation import equal_counts
-from headprune.budgets.budget import BudgetMask, Evaluate, Selection, budgets
+from headprune.budgets.budget import Evaluate, Selection, budgets, find_mask
 from headprune.errors import MaskError
 from headprune.heads import HeadMap, HeadMask, HeadScores, ranking
 from headprune.heads.mask import Unit
@@ -64,7 +64,7 @@ def select(
         >>> scores = hp.score(model, batches, method="sensitivity")
         >>> len(hp.select(scores, prune=0.5))
         4
-        >>> mask = hp.select(scores, heads, macs=0.9, model=model, batch=1, length=16)
+        >>> mask = hp.select(scores, hp.find_heads(model), macs=0.9, model=model, length=16)
         >>> plan = hp.plan(model, mask)
         >>> plan.macs_after.total < plan.macs_before.total
         True
@@ -97,21 +97,6 @@ def select(
             batch=batch, length=length,
         ),
     ).mask  # fmt: skip
-
-
-def find_mask(name: str, amount: float | int, selection: Selection) -> BudgetMask:
-    """The mask within a budget by name."""
-    budget = budgets[name]
-    if budget.needs == "model" and selection.model is None:
-        raise MaskError(f"{name}={amount} is a budget of a model: pass it, select(…, {name}={amount}, model=model).")
-    if budget.needs == "evaluate" and selection.evaluate is None:
-        raise MaskError(
-            f"{name}={amount} is a budget of how well the model does: pass a function that tells it, "
-            f"select(…, {name}={amount}, evaluate=lambda mask: …); larger is better."
-        )
-    if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:
-        raise MaskError(f"{name} is {amount!r}; expected a number, 0 or more. {budget.about}".rstrip())
-    return budget.find(selection, amount)
 
 
 def _same_everywhere(heads: HeadMap | None, per: Per) -> Per:

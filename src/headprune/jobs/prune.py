@@ -9,8 +9,7 @@ from typing import Any, ClassVar, cast
 
 from torch import nn
 
-from headprune.budgets import Budget, Selection, budgets, select
-from headprune.budgets.select import find_mask
+from headprune.budgets import Budget, Selection, budgets, find_mask, select
 from headprune.checkpoint.companions import RESULT, check_replaceable, copy_companions, kept_card
 from headprune.checkpoint.load_model import check_writable, load_model
 from headprune.cost.measurement import sized_example
