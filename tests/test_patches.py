@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import json
 import subprocess
 import sys
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 import transformers
@@ -25,7 +27,7 @@ OVERRIDDEN = {
     "get_batch_samples": ["self", "epoch_iterator", "num_batches", "device"],
     "get_train_dataloader": ["self"],
     "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
-    "create_optimizer": ["self", "model"],
+    "create_optimizer": ["self"],
     "log": ["self", "logs", "start_time"],
 }
 
@@ -116,3 +118,69 @@ def test_asking_for_the_spec_does_not_use_the_hook_up():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+FOREIGN = ("torch", "transformers")
+
+
+def _patches_in(source: str) -> list[int]:
+    """Lines that assign to a class or a module of torch or transformers, or to Python's list of finders."""
+    tree = ast.parse(source)
+    names = {name for node in ast.walk(tree) for name in _foreign_names(node)}
+    lines = []
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "delattr"):
+            targets = [ast.Attribute(node.args[0], "any", ast.Store())]
+        for target in targets:
+            root, depth = target, 0
+            while isinstance(root, ast.Attribute | ast.Subscript):
+                root, depth = root.value, depth + 1
+            if depth and getattr(root, "id", "") in names:
+                lines.append(node.lineno)
+        if isinstance(node, ast.Attribute) and node.attr in ("meta_path", "set_fastpath_enabled", "path_hooks"):
+            lines.append(node.lineno)
+    return lines
+
+
+def _foreign_names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FOREIGN:
+        return [alias.asname or alias.name for alias in node.names]
+    if isinstance(node, ast.Import):
+        return [a.asname or a.name.split(".")[0] for a in node.names if a.name.split(".")[0] in FOREIGN]
+    if isinstance(node, ast.Assign) and "sys.modules" in ast.unparse(node.value):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return []
+
+
+def test_no_other_file_changes_torch_or_transformers():
+    """Changes of one model's own modules are another matter."""
+    root = Path(patches.__file__).parent
+    found = {
+        f"{path.relative_to(root)}:{line}"
+        for path in sorted(root.rglob("*.py"))
+        if path != Path(patches.__file__)
+        for line in _patches_in(path.read_text())
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch\ntorch.backends.mha.enabled = False",
+        "from transformers import PreTrainedModel as P\nP.forward = None",
+        "def f():\n    from transformers import modeling_utils\n    del modeling_utils.x",
+        "import transformers.trainer\nsetattr(transformers.Trainer, name, None)",
+        "utils = sys.modules.get('transformers.utils')\nutils.table['x'] = 1",
+        "sys.meta_path.insert(0, finder)",
+    ],
+)
+def test_a_patch_elsewhere_is_noticed(line):
+    """Every form that a patch has taken here."""
+    assert _patches_in(line)
+    assert not _patches_in("import torch\nlayer = torch.nn.Linear(1, 1)\nlayer.bias = None")
