@@ -110,10 +110,10 @@ def test_a_refused_pruning_gives_the_nested_tensors_back():
     make, batch = CASES["encoder"]
     model = large(make())
     before = model.encoder.use_nested_tensor
-    from headprune.surgery.prune import tried
+    from headprune.surgery.prune import temporarily_pruned
 
     heads = hp.find_heads(model, batch)
-    with tried(model, hp.HeadMask.full(heads).without("encoder.0:1"), example=batch):
+    with temporarily_pruned(model, hp.HeadMask.full(heads).without("encoder.0:1"), example=batch):
         assert model.encoder.use_nested_tensor is False
     assert model.encoder.use_nested_tensor is before
 

@@ -59,12 +59,12 @@ def test_a_pruned_xlnet_keeps_its_classes_and_can_be_copied_and_pickled(emptied)
 
 def test_an_emptying_that_is_undone_leaves_nothing():
     """Also where an output projection had to be made first."""
-    from headprune.surgery.prune import tried
+    from headprune.surgery.prune import temporarily_pruned
 
     built = build("xlnet")
     before = as_it_is(built.model)
     heads = hp.find_heads(built.model, built.batch)
-    with tried(built.model, hp.HeadMask.empty(heads), example=built.batch):
+    with temporarily_pruned(built.model, hp.HeadMask.empty(heads), example=built.batch):
         assert as_it_is(built.model) != before
     assert as_it_is(built.model) == before
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from headprune.budgets.budget import Selection
 from headprune.heads import HeadMap, HeadMask
-from headprune.surgery.prune import tried
+from headprune.surgery.prune import temporarily_pruned
 from headprune.surgery.units import Gqa
 
 Count = Callable[[nn.Module, HeadMap], float]
@@ -31,7 +31,7 @@ class Counted:
         self.total = float(self.count(self.model, self.heads))
 
     def cost(self, mask: HeadMask) -> float:
-        with tried(self.model, mask, gqa=self.gqa) as (_, after):
+        with temporarily_pruned(self.model, mask, gqa=self.gqa) as (_, after):
             return float(self.count(self.model, after))
 
 

@@ -21,7 +21,7 @@ from headprune.errors import CheckpointError
 from headprune.heads import HeadMap, HeadMask
 from headprune.heads.ids import DIGITS
 from headprune.structure.find import find_heads
-from headprune.surgery.prune import perform
+from headprune.surgery.prune import prune_with_report
 from headprune.types import Config
 
 
@@ -37,7 +37,7 @@ def entry_for(model: nn.Module) -> Entry | None:
             if twin is None:
                 return None
             heads = find_heads(twin)
-            perform(twin, _mask(heads, gone), verify=False, about={"by": "transformers v4"})
+            prune_with_report(twin, _mask(heads, gone), verify=False, about={"by": "transformers v4"})
     except CheckpointError:
         raise
     except Exception as error:  # whatever this family stumbles over

@@ -27,7 +27,7 @@ from headprune.hooks.persistent import (
 from headprune.hooks.relevance import relevance_rules
 from headprune.hooks.replay import Recording, recorded, replayed
 from headprune.hooks.reshape import Width, follow_width_, width_followed_by
-from headprune.hooks.tracing import AttentionEvent, Call, Watch, recorded_attention, watched
+from headprune.hooks.tracing import AttentionEvent, Call, SavedCall, Watch, recorded_attention, watched
 from headprune.hooks.unfused_attention import (
     FORMS,
     JOINED_HEADS,
@@ -48,6 +48,7 @@ __all__ = [
     "HeadFactor",
     "JoinedHeads",
     "Recording",
+    "SavedCall",
     "SlicedArgument",
     "SlicedMultihead",
     "StopForward",

@@ -30,9 +30,34 @@ class Call:
     output: Any
     order: int  # when it began
 
+    def saved(self) -> SavedCall:
+        """What went in, without the history that autograd keeps of it; one tensor stays one tensor."""
+        detached: dict[int, Tensor] = {}
+        args = tuple(_detached(value, detached) for value in self.args)
+        return SavedCall(self.path, args, {name: _detached(value, detached) for name, value in self.kwargs.items()})
+
+
+@dataclass(frozen=True)
+class SavedCall:
+    """What a module was called with, to run it again, in this model or a copy of it."""
+
+    path: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """What went in, to run the module again: a cache that the first run filled is empty again."""
+        """What went in: a cache that an earlier run filled is empty again."""
         return [_emptied(value) for value in self.args], {k: _emptied(value) for k, value in self.kwargs.items()}
+
+
+def _detached(value: Any, known: dict[int, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return known.setdefault(id(value), value.detach())
+    if type(value) in (list, tuple):
+        return type(value)(_detached(item, known) for item in value)
+    if type(value) is dict:
+        return {name: _detached(item, known) for name, item in value.items()}
+    return _emptied(value)
 
 
 def _emptied(value: Any) -> Any:

@@ -32,7 +32,7 @@ from headprune.recovery.greedy_search import named_repair
 from headprune.scoring import score
 from headprune.structure.find import find_parts
 from headprune.surgery.plan import Plan, plan
-from headprune.surgery.prune import perform
+from headprune.surgery.prune import prune_with_report
 from headprune.surgery.units import Gqa
 from headprune.tasks.data import open_task
 from headprune.tasks.processor import match_padding_
@@ -124,7 +124,7 @@ def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult:
         if calibration is not None and repair is not None:
             done = replace(calibration, heads=every).repair(mask, repair).to_dict()
             result = replace(result, recovery=from_plain(RepairReport, done))
-        outcome = perform(model, mask, gqa=gqa, empty_site=empty_site, about={"by": by})
+        outcome = prune_with_report(model, mask, gqa=gqa, empty_site=empty_site, about={"by": by})
         gap = outcome.difference.largest if outcome.difference else 0.0
         result = replace(result, difference=gap, out=str(options.out))
         _save(model, Path(options.model), options.out, result)

@@ -22,7 +22,7 @@ from headprune.scoring.context import ScoringContext, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss
 from headprune.scoring.registry import scorers, unit_options
 from headprune.structure.find import find_heads, unwrapped
-from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
+from headprune.surgery.preconditions import refuse_unfit_models, refuse_unpruned_repair
 
 
 @dataclass(frozen=True)

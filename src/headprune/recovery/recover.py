@@ -21,7 +21,7 @@ from headprune.scoring.context import ScoringContext, batches_of, evaluation
 from headprune.scoring.losses import ExampleLoss
 from headprune.structure import projections
 from headprune.structure.find import find_heads, unwrapped
-from headprune.surgery.prune import refuse_unfit_models
+from headprune.surgery.preconditions import refuse_unfit_models
 
 
 @dataclass(frozen=True)

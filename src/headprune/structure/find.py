@@ -1,37 +1,25 @@
-"""`find_heads`: the public face of examination, with a cache and the memory of earlier prunings."""
+"""`find_heads`: the public face of examination, and what earlier prunings left a note of."""
 
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from headprune.checkpoint import config_entry
 from headprune.errors import ExampleError, UnsupportedModelError
-from headprune.heads import HeadMap, Site
+from headprune.heads import HeadMap, Site, Skipped
 from headprune.hooks import paused_gates
+from headprune.structure.memory import ModelStructure, known_heads, known_structure, remember_structure
 from headprune.structure.neurons import FeedForward, find_feed_forward
 from headprune.structure.site_names import SiteAddress, name_neurons, name_sites
-from headprune.structure.trace import AttentionBlock, trace_attention
+from headprune.structure.trace import AttentionBlock, attention_blocks, traced_run
+from headprune.types import Batch
 
 
-@dataclass(frozen=True)
-class ModelStructure:
-    """The heads of a model together with the anatomy of each site (emptied sites have none)."""
-
-    heads: HeadMap
-    anatomy: Mapping[str, AttentionBlock]
-    feed_forward: Mapping[str, FeedForward]  # of sites of neurons, if these were asked for
-
-
-_known: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[object, HeadMap]]] = weakref.WeakKeyDictionary()
-
-
-def find_heads(model: nn.Module, example: Mapping[str, Any] | None = None, *, neurons: bool = False) -> HeadMap:
+def find_heads(model: nn.Module, example: Batch | None = None, *, neurons: bool = False) -> HeadMap:
     """Every softmax attention block of a model and its heads; with `neurons`, its feed-forward parts too.
 
     A feed-forward part is a site of the component `neurons`, whose heads are its neurons, one channel wide: they are
@@ -52,14 +40,8 @@ def find_heads(model: nn.Module, example: Mapping[str, Any] | None = None, *, ne
     if example is not None and not isinstance(example, Mapping):
         raise ExampleError(f"The example is a {type(example).__name__}; expected a table of model inputs.")
     model = unwrapped(model)
-    fingerprint = _fingerprint(model)
-    known = _known.get(model, {}).get(neurons)
-    if example is None and known is not None and known[0] == fingerprint:
-        return known[1]
-    heads = model_structure(model, example, neurons=neurons).heads
-    if heads:
-        _known.setdefault(model, {})[neurons] = (fingerprint, heads)
-    return heads
+    known = known_heads(model, neurons=neurons) if example is None else None
+    return known if known is not None else model_structure(model, example, neurons=neurons).heads
 
 
 def find_parts(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap]:
@@ -78,51 +60,72 @@ def heads_left(model: nn.Module) -> dict[str, Any]:
     return {"kept": heads.kept(), "original": heads.original_counts()}
 
 
-def model_structure(
-    model: nn.Module, example: Mapping[str, Any] | None = None, *, neurons: bool = False
-) -> ModelStructure:
-    """Examine a model afresh."""
+def model_structure(model: nn.Module, example: Batch | None = None, *, neurons: bool = False) -> ModelStructure:
+    """The heads of a model and where they are in it; remembered as long as the model stays as it is."""
+    found = known_structure(model, example, neurons=neurons)
+    if found is None:
+        found = examined(model, example, neurons=neurons)
+        if found.heads:
+            remember_structure(model, found, example)
+    return found
+
+
+def examined(model: nn.Module, example: Batch | None = None, *, neurons: bool = False) -> ModelStructure:
+    """What one forward pass shows of a model, whatever was known of it before."""
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UnsupportedModelError(
             f"{type(model).__name__} has weights on the meta device (built empty, or offloaded): it cannot be run to "
             "find its heads. Load it into memory first, without offloading to disk."
         )
-    with paused_gates(model):
-        examination = trace_attention(model, example)
-        closed = [item.path for item in examination.skipped if not _holds(item.path, _emptied_paths(model))]
-        parts, without = find_feed_forward(model, examination.anatomies, closed, example) if neurons else ([], [])
-    names = name_sites(model, examination.anatomies)
+    with paused_gates(model), traced_run(model, example) as traced:
+        blocks, skipped = attention_blocks(traced)
+        closed = [item.path for item in skipped if not _holds(item.path, _emptied_paths(model))]
+        parts, without = find_feed_forward(traced, blocks, closed) if neurons else ([], [])
+    attention = _structure(model, blocks, [], skipped, neurons=False)
+    if not neurons:
+        return attention
+    every = _structure(model, blocks, parts, [*skipped, *without], neurons=True)
+    return dataclasses.replace(every, attention=attention)
+
+
+def _structure(
+    model: nn.Module,
+    blocks: Sequence[AttentionBlock],
+    parts: Sequence[FeedForward],
+    skipped: Sequence[Skipped],
+    *,
+    neurons: bool,
+) -> ModelStructure:
     sites = {
-        anatomy.block: Site(
+        block.path: Site(
             id=name.id,
             component=name.component,
             layer=name.layer,
             layers=name.layers,
             tower=name.tower,
-            num_heads=anatomy.heads,
-            num_kv_heads=len(anatomy.groups),
-            head_dim=anatomy.head_dim,
-            path=anatomy.block,
-            output=anatomy.output,
-            original_num_heads=anatomy.heads,
-            kept=tuple(range(anatomy.heads)),
-            groups=anatomy.groups,
-            batch_axis=anatomy.batch_axis,
+            num_heads=block.heads,
+            num_kv_heads=len(block.groups),
+            head_dim=block.head_dim,
+            path=block.path,
+            output=block.output,
+            original_num_heads=block.heads,
+            kept=tuple(range(block.heads)),
+            groups=block.groups,
+            batch_axis=block.batch_axis,
         )
-        for anatomy, name in zip(examination.anatomies, names, strict=True)
+        for block, name in zip(blocks, name_sites(model, blocks), strict=True)
     }
-    anatomies = {anatomy.block: anatomy for anatomy in examination.anatomies}
+    by_path = {block.path: block for block in blocks}
     sites |= {
         part.output: _neuron_site(part, name) for part, name in zip(parts, name_neurons(model, parts), strict=True)
     }
     sites |= _remembered_sites(model, sites, neurons=neurons)
     model_type = str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)
     emptied = [site.path for site in sites.values() if not site.num_heads]
-    skipped = tuple(item for item in examination.skipped if not any(_related(item.path, path) for path in emptied))
-    skipped += tuple(item for item in without if not any(_related(item.path, path) for path in emptied))
+    left = tuple(item for item in skipped if not any(_related(item.path, path) for path in emptied))
     return ModelStructure(
-        HeadMap(tuple(sites.values()), skipped=skipped, model_type=model_type),
-        {site.id: anatomies[path] for path, site in sites.items() if path in anatomies and site.num_heads},
+        HeadMap(tuple(sites.values()), skipped=left, model_type=model_type),
+        {site.id: by_path[path] for path, site in sites.items() if path in by_path and site.num_heads},
         {sites[part.output].id: part for part in parts if sites[part.output].num_heads},
     )
 
@@ -145,14 +148,6 @@ def _neuron_site(part: FeedForward, name: SiteAddress) -> Site:
         groups=tuple((neuron,) for neuron in every),
         batch_axis=part.batch_axis,
     )
-
-
-def remember(model: nn.Module, heads: HeadMap) -> None:
-    """Save the next `find_heads` its work."""
-    has_neurons = heads.attention is not heads
-    _known[model] = {has_neurons: (_fingerprint(model), heads)}
-    if has_neurons:
-        _known[model][False] = (_fingerprint(model), heads.attention)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -205,13 +200,3 @@ def _holds(path: str, emptied: Sequence[str]) -> bool:
 def _related(path: str, emptied: str) -> bool:
     """Whether something skipped is the placeholder of an emptied site (or a parent, if that has no weights left)."""
     return f"{path}.".startswith(f"{emptied}.") or f"{emptied}.".startswith(f"{path}.")
-
-
-def _fingerprint(model: nn.Module) -> object:
-    """Changes whenever a module is replaced, resized by headprune, or added."""
-    return hash(
-        tuple(
-            (name, id(module), str(getattr(module, "in_features", "")), str(getattr(module, "out_features", "")))
-            for name, module in model.named_modules()
-        )
-    )

@@ -27,7 +27,10 @@ def same_draws(model: nn.Module) -> Iterator[None]:
     """A model that draws at random (masked patches, sampled keys) draws the same each time; other draws go on."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):
-        torch.manual_seed(0)
+        if devices:
+            torch.manual_seed(0)
+        else:  # `manual_seed` would note for CUDA, which is not there, where it was called from
+            torch.default_generator.manual_seed(0)
         yield
 
 

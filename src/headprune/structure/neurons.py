@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from headprune.equality import difference
 from headprune.heads import Skipped
-from headprune.hooks import Call, HeadFactor, Watch, captured_output, scaled_inputs, watched
+from headprune.hooks import Call, HeadFactor, SavedCall, captured_output, scaled_inputs
 from headprune.structure import projections
-from headprune.structure.example import example_inputs
-from headprune.structure.modes import eval_mode, free_gradients, same_attributes
-from headprune.structure.run import run, run_again
+from headprune.structure.modes import eval_mode
+from headprune.structure.run import run_again
 from headprune.structure.site_names import places_in_lists
-from headprune.structure.trace import AttentionBlock, batch_axis
+from headprune.structure.trace import AttentionBlock, TracedRun, batch_axis
 
 LOOK_BACK = 4  # projections before the last one of a part: one, two with a gate, and what else may lie between
 
@@ -33,11 +32,11 @@ LOOK_BACK = 4  # projections before the last one of a part: one, two with a gate
 class FeedForward:
     """One feed-forward part as found in the model."""
 
-    block: str  # the smallest called module that holds all of its projections
+    path: str  # the smallest called module that holds all of its projections
     output: str  # the projection that reads the neurons
     sources: Mapping[str, str]  # projections that make them -> where the channels of a neuron are (see `channels`)
     size: int
-    call: Call  # one call of the block, to run it again
+    call: SavedCall  # one call of the block, to run it again
     calls: tuple[int, ...]
     batch_axis: int  # which dimension of what the output reads is the batch
 
@@ -52,23 +51,16 @@ def channels(kind: str, neurons: Sequence[int], size: int) -> list[int]:
 
 
 def find_feed_forward(
-    model: nn.Module,
-    attention: Sequence[AttentionBlock],
-    closed: Sequence[str],
-    example: Mapping[str, Any] | None = None,
+    traced: TracedRun, attention: Sequence[AttentionBlock], closed: Sequence[str]
 ) -> tuple[list[FeedForward], list[Skipped]]:
     """Every feed-forward part in a layer of the model that runs without one of its neurons; and what does not. Modules
     that are `closed` are not looked into.
 
-    Cost: one forward pass, two backward passes through each part, and three runs of its block.
+    Cost: two backward passes through each part, and three runs of its block.
     """
-    taken = {a.output for a in attention} | {path for a in attention for path in a.channels}
-    with free_gradients(model), same_attributes(model):
-        inputs = example if example is not None else example_inputs(model)
-        with watched(model) as watch:
-            run(model, inputs, is_made=example is None)
-        parts, skipped = _parts(model, watch, inputs, taken, closed)
-    return parts, [*skipped, *_experts(model)]
+    taken = {block.output for block in attention} | {path for block in attention for path in block.channels}
+    parts, skipped = _parts(traced, taken, closed)
+    return parts, [*skipped, *_experts(traced.model)]
 
 
 def _experts(model: nn.Module) -> list[Skipped]:
@@ -81,11 +73,8 @@ def _experts(model: nn.Module) -> list[Skipped]:
     ]
 
 
-def _parts(
-    model: nn.Module, watch: Watch, inputs: Mapping[str, Any], taken: set[str], closed: Sequence[str]
-) -> tuple[list[FeedForward], list[Skipped]]:
-    calls = sorted(watch.calls, key=lambda call: call.order)
-    linear = [call for call in calls if _is_candidate(model, call, taken, closed)]
+def _parts(traced: TracedRun, taken: set[str], closed: Sequence[str]) -> tuple[list[FeedForward], list[Skipped]]:
+    linear = [call for call in traced.calls if _is_candidate(traced.model, call, taken, closed)]
     found: dict[str, FeedForward] = {}
     skipped: dict[str, Skipped] = {}
     used: set[str] = set()
@@ -93,10 +82,10 @@ def _parts(
         if call.path in found:
             found[call.path] = replace(found[call.path], calls=(*found[call.path].calls, call.order))
             continue
-        part = _part(call, linear[max(0, place - LOOK_BACK) : place], calls, inputs)
+        part = _part(call, linear[max(0, place - LOOK_BACK) : place], traced)
         if part is None or call.path in skipped or used & {part.output, *part.sources}:
             continue
-        if problem := _problem(model, part):
+        if problem := _problem(traced.model, part):
             skipped[call.path] = Skipped(
                 call.path, f"its inputs are not neurons that can go: {problem}", has_heads=False
             )
@@ -160,7 +149,7 @@ def _is_candidate(model: nn.Module, call: Call, taken: set[str], closed: Iterabl
     return all(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors)
 
 
-def _part(output: Call, before: Sequence[Call], calls: Sequence[Call], inputs: Mapping[str, Any]) -> FeedForward | None:
+def _part(output: Call, before: Sequence[Call], traced: TracedRun) -> FeedForward | None:
     neurons: Tensor = output.args[0]
     size = neurons.shape[-1]
     sources = {call.path: kind for call in before if (kind := _kind(neurons, call.output)) is not None}
@@ -169,14 +158,14 @@ def _part(output: Call, before: Sequence[Call], calls: Sequence[Call], inputs: M
     first = min(call.order for call in before if call.path in sources)
     around = [
         call
-        for call in calls
+        for call in traced.calls
         if call.order < first and all(f"{path}.".startswith(f"{call.path}.") for path in (output.path, *sources))
     ]
     if not around:
         return None
     block = max(around, key=lambda call: (len(call.path), call.order))
-    axis = batch_axis(neurons, inputs)
-    return FeedForward(block.path, output.path, sources, size, block, (output.order,), axis)
+    axis = batch_axis(neurons, traced.inputs)
+    return FeedForward(block.path, output.path, sources, size, block.saved(), (output.order,), axis)
 
 
 def _kind(neurons: Tensor, made: Tensor) -> str | None:

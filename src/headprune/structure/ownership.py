@@ -69,47 +69,66 @@ class Backward:
 
 def reaches(backward: Backward, tensors: Sequence[Tensor]) -> list[Reach | None]:
     """The reach of each activation (…, channels); None where no gradient arrives at all."""
+    by_head = [_arrived(tensors, backward.of_head(head, tensors)) for head in range(backward.heads)] if tensors else []
+    return _reaches(backward, tensors, by_head)
+
+
+def reaches_of_entries(
+    backward: Backward, result: Tensor, axis: int, tensors: Sequence[Tensor]
+) -> list[Reach | None] | None:
+    """`reaches`, if slice h of the context comes from entry h of the attention result, for every h; else None.
+
+    A differential head comes from two entries, h and h + heads.
+    """
+    other = [dim for dim in range(result.dim()) if dim != axis]
+    by_head = []
+    for head in range(backward.heads):
+        *grads, grad = backward.of_head(head, [*tensors, result])
+        if grad is None:
+            return None
+        entries = (grad != 0).sum(dim=other).nonzero().flatten().tolist()
+        if entries != list(range(head, result.shape[axis], backward.heads)):
+            return None
+        by_head.append(_arrived(tensors, grads))
+    return _reaches(backward, tensors, by_head)
+
+
+def _arrived(tensors: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
+    """What a head sends to each activation: the channels where it arrives, and their shares."""
+    return [(_channels(grad, x.shape[-1]), _shares(x, grad)) for x, grad in zip(tensors, grads, strict=True)]
+
+
+def _reaches(
+    backward: Backward, tensors: Sequence[Tensor], by_head: list[list[tuple[Tensor, Tensor]]]
+) -> list[Reach | None]:
     if not tensors:
         return []
-    by_head = [backward.of_head(head, tensors) for head in range(backward.heads)]
     first, last = backward.of_row(backward.first, tensors), backward.of_row(backward.last, tensors)
     found: list[Reach | None] = []
     for index, tensor in enumerate(tensors):
         channels = tensor.shape[-1]
-        owners = torch.stack([_channels(grads[index], channels) for grads in by_head])
+        owners = torch.stack([arrived[index][0] for arrived in by_head])
         if not owners.any():
             found.append(None)
             continue
         later = _rows(first[index], channels).any(1)[backward.first + 1 :]
-        shares = torch.stack([_shares(tensor, grads[index]) for grads in by_head])
+        shares = torch.stack([arrived[index][1] for arrived in by_head])
         found.append(Reach(owners, _rows(last[index], channels).sum(0), shares, later))
     return found
-
-
-def axis_is_clean(backward: Backward, tensor: Tensor, axis: int) -> bool:
-    """Whether slice h of the context comes from entry h of the attention result, for every h.
-
-    A differential head comes from two entries, h and h + heads.
-    """
-    for head in range(backward.heads):
-        (grad,) = backward.of_head(head, [tensor])
-        if grad is None:
-            return False
-        other = [d for d in range(grad.dim()) if d != axis]
-        reached = torch.nonzero((grad != 0).sum(dim=other) > 0).flatten().tolist()
-        if reached != list(range(head, tensor.shape[axis], backward.heads)):
-            return False
-    return True
 
 
 def parameter_owners(
     backward: Backward, parameters: Sequence[Tensor], groups: Sequence[Sequence[int]]
 ) -> list[tuple[int, Tensor] | None]:
     """For each parameter the dimension that separates heads (or groups) and who owns its entries; None if none does."""
-    by_head = [backward.of_head(head, parameters) for head in range(backward.heads)]
-    found: list[tuple[int, Tensor] | None] = []
-    for index, parameter in enumerate(parameters):
-        found.append(_separating_dimension([grads[index] for grads in by_head], parameter, groups))
+    first = backward.of_head(0, parameters)
+    used = [place for place, grad in enumerate(first) if grad is not None]  # a norm after the attention is not
+    tensors = [parameters[place] for place in used]
+    rest = [backward.of_head(head, tensors) for head in range(1, backward.heads)] if tensors else []
+    found: list[tuple[int, Tensor] | None] = [None] * len(parameters)
+    for index, place in enumerate(used):
+        grads = [first[place], *(grads[index] for grads in rest)]
+        found[place] = _separating_dimension(grads, parameters[place], groups)
     return found
 
 
@@ -169,15 +188,14 @@ def role_channels(backward: Backward, reach: Reach) -> dict[str, list[Tensor]]:
     """
     values = value_channels(backward, reach)
     roles: dict[str, list[Tensor]] = {"value": values} if values is not None else {}
+    others = reach.owners.clone()
+    for head, channels in enumerate(values or []):
+        others[head, channels] = False
     for role, acts in (("query", reach.spread == 1), ("key", reach.spread > 1)):
-        found = []
-        for head in range(backward.heads):
-            owned = reach.owners[head] & acts
-            if values is not None:
-                owned[values[head]] = False
-            found.append(torch.nonzero(owned).flatten())
-        if all(len(channels) for channels in found):
-            roles[role] = found
+        owned = others & acts
+        counts = owned.sum(1).tolist()
+        if all(counts):
+            roles[role] = list(owned.nonzero()[:, 1].split(counts))
     return roles
 
 

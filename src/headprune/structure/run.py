@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from headprune.errors import ExampleError, HeadpruneError
-from headprune.hooks import Call
+from headprune.hooks import SavedCall
 from headprune.structure.example import example_inputs, to_model
 from headprune.structure.modes import eval_mode, same_draws
 
@@ -36,11 +36,12 @@ def run(model: nn.Module, example: Mapping[str, Any] | None = None, *, is_made: 
         ) from error
 
 
-def run_again(model: nn.Module, call: Call) -> None:
+def run_again(model: nn.Module, call: SavedCall) -> None:
     """Run a part of the model as it was run before."""
     args, kwargs = call.arguments()
-    with same_draws(model):
-        model.get_submodule(call.path)(*args, **kwargs)  # which pruning may have replaced
+    module = model.get_submodule(call.path)  # which pruning may have replaced
+    with same_draws(module):
+        module(*args, **kwargs)
 
 
 def takes_use_cache(model: nn.Module) -> bool:

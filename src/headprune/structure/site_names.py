@@ -16,7 +16,7 @@ class Block(Protocol):
     """Something in a layer: where it is, and when it ran."""
 
     @property
-    def block(self) -> str: ...
+    def path(self) -> str: ...
 
     @property
     def calls(self) -> tuple[int, ...]: ...
@@ -31,21 +31,21 @@ class SiteAddress:
     layers: tuple[int, ...]
 
 
-def name_sites(model: nn.Module, anatomies: Sequence[AttentionBlock]) -> list[SiteAddress]:
+def name_sites(model: nn.Module, blocks: Sequence[AttentionBlock]) -> list[SiteAddress]:
     """A name for each block, in the order given."""
-    towers = [_tower(model, anatomy.block) for anatomy in anatomies]
+    towers = [_tower(model, block.path) for block in blocks]
     several = len(set(towers)) > 1
-    decoders = {_decoder(anatomy.block) for anatomy in anatomies if anatomy.is_cross} - {None}
-    components = [_component(anatomy, decoders) for anatomy in anatomies]
-    return _names(model, anatomies, towers if several else [None] * len(towers), components)
+    decoders = {_decoder(block.path) for block in blocks if block.is_cross} - {None}
+    components = [_component(block, decoders) for block in blocks]
+    return _names(model, blocks, towers if several else [None] * len(towers), components)
 
 
 def name_neurons(model: nn.Module, parts: Sequence[Block]) -> list[SiteAddress]:
     """A name for each feed-forward part, in the order given: `neurons.3`, or `decoder.neurons.3` where an encoder has
     some, too."""
-    towers = [_tower(model, part.block) for part in parts]
+    towers = [_tower(model, part.path) for part in parts]
     several = len(set(towers)) > 1
-    sides = ["decoder" if _decoder(part.block) else "encoder" for part in parts]
+    sides = ["decoder" if _decoder(part.path) else "encoder" for part in parts]
     prefixes = [
         (tower if several else None, side if len(set(sides)) > 1 else None)
         for tower, side in zip(towers, sides, strict=True)
@@ -72,11 +72,11 @@ def _names(
     return [names[i] for i in range(len(blocks))]
 
 
-def _component(anatomy: AttentionBlock, decoders: set[str | None]) -> str:
+def _component(block: AttentionBlock, decoders: set[str | None]) -> str:
     """By what it attends to; a decoder that sees later positions too (DETR) is known by its cross-attention."""
-    if anatomy.is_cross:
+    if block.is_cross:
         return "cross"
-    return "decoder" if anatomy.is_causal or _decoder(anatomy.block) in decoders else "encoder"
+    return "decoder" if block.is_causal or _decoder(block.path) in decoders else "encoder"
 
 
 def _decoder(path: str) -> str | None:
@@ -106,7 +106,7 @@ def _layers(model: nn.Module, blocks: Sequence[Block]) -> list[tuple[int, ...]]:
     if runs > len(blocks) and runs == _config_layers(model):  # a module shared by several layers: count its calls
         order = sorted(time for block in blocks for time in block.calls)
         return [tuple(order.index(time) for time in block.calls) for block in blocks]
-    places = [places_in_lists(model, block.block) for block in blocks]
+    places = [places_in_lists(model, block.path) for block in blocks]
     depth = max(map(len, places))
     if any(len(place) != depth for place in places) or depth == 0:
         return [(place[0][1] if place else 0,) for place in places]

@@ -5,35 +5,43 @@ One forward pass on an example is watched with gradients on. Whatever is reporte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headprune.errors import ExampleError
 from headprune.heads import Skipped
-from headprune.hooks import AttentionEvent, Call, Watch, watched
+from headprune.hooks import AttentionEvent, Call, SavedCall, watched
 from headprune.structure import projections
 from headprune.structure.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
 from headprune.structure.example import example_inputs
 from headprune.structure.modes import free_gradients, same_attributes
-from headprune.structure.ownership import Backward, Reach, axis_is_clean, parameter_owners, reaches, role_channels
+from headprune.structure.ownership import (
+    Backward,
+    Reach,
+    parameter_owners,
+    reaches,
+    reaches_of_entries,
+    role_channels,
+)
 from headprune.structure.run import run
+from headprune.types import Batch
 
 
 @dataclass(frozen=True)
 class AttentionBlock:
     """One attention block as found in the model."""
 
-    block: str  # the smallest called module that holds both the attention and its output projection
+    path: str  # the smallest called module that holds both the attention and its output projection
     attention: str  # the module in whose forward attention is computed
     output: str  # the output projection
     heads: int
     maps: int  # attention maps that make one head: 2 in differential attention
     head_dim: int
-    call: Call  # one call of the block, to run it again
+    call: SavedCall  # one call of the block, to run it again
     channels: Mapping[str, Tensor]  # projection -> (heads, channels): who uses each of its output channels
     parameters: Mapping[str, tuple[int, Tensor]]  # bare parameter -> dimension, (heads, entries)
     roles: Mapping[str, Mapping[str, list[Tensor]]]  # projection -> query, key, value -> channels of each head
@@ -45,49 +53,52 @@ class AttentionBlock:
     adapter: Adapter
 
 
-@dataclass(frozen=True)
-class AttentionTrace:
-    """What one watched forward pass showed."""
-
-    anatomies: tuple[AttentionBlock, ...]
-    skipped: tuple[Skipped, ...]
-
-
 class _CannotUseError(Exception):
     """Why one block is left alone."""
 
 
-def trace_attention(model: nn.Module, example: Mapping[str, Any] | None = None) -> AttentionTrace:
-    """Run the model once and take its attention apart."""
+@dataclass(frozen=True)
+class TracedRun:
+    """One watched forward pass on an example, as long as gradients can flow back through it."""
+
+    model: nn.Module
+    inputs: Batch
+    calls: list[Call]  # in the order in which they began
+    events: list[AttentionEvent]
+
+
+@contextmanager
+def traced_run(model: nn.Module, example: Batch | None = None) -> Iterator[TracedRun]:
+    """Run the model once, with gradients on."""
     with free_gradients(model), same_attributes(model):
         inputs = example if example is not None else example_inputs(model)
         with watched(model) as watch:
             run(model, inputs, is_made=example is None)
-        return _take_apart(model, watch, inputs)
+        yield TracedRun(model, inputs, sorted(watch.calls, key=lambda call: call.order), watch.events)
 
 
-def _take_apart(model: nn.Module, watch: Watch, inputs: Mapping[str, Any]) -> AttentionTrace:
-    calls = sorted(watch.calls, key=lambda call: call.order)
+def attention_blocks(traced: TracedRun) -> tuple[list[AttentionBlock], list[Skipped]]:
+    """Every attention that ran, taken apart; and what was not understood."""
     by_path: dict[str, list[AttentionEvent]] = {}
-    for event in watch.events:
+    for event in traced.events:
         by_path.setdefault(event.path, []).append(event)
-    anatomies, skipped = [], []
+    blocks, skipped = [], []
     for path, events in by_path.items():
-        adapter = adapter_for(model.get_submodule(path))
+        adapter = adapter_for(traced.model.get_submodule(path))
         if adapter.other or adapter.paired:
             skipped.append(Skipped(path, adapter.other or adapter.paired, has_heads=bool(adapter.paired)))
             continue
         try:
-            anatomies.append(_anatomy(model, events, calls, inputs))
+            blocks.append(_attention_block(traced, events))
         except _CannotUseError as reason:
             skipped.append(Skipped(path, adapter.unseen or str(reason)))
-    skipped += _without_softmax(calls, seen=set(by_path))
-    outputs = [anatomy.output for anatomy in anatomies]
-    for anatomy in list(anatomies):
-        if outputs.count(anatomy.output) > 1:  # two attentions summed into one projection have no slices of their own
-            anatomies.remove(anatomy)
-            skipped.append(Skipped(anatomy.attention, f"several attentions share the projection {anatomy.output}"))
-    return AttentionTrace(tuple(anatomies), tuple(skipped))
+    skipped += _without_softmax(traced.calls, seen=set(by_path))
+    outputs = [block.output for block in blocks]
+    for block in list(blocks):
+        if outputs.count(block.output) > 1:  # two attentions summed into one projection have no slices of their own
+            blocks.remove(block)
+            skipped.append(Skipped(block.attention, f"several attentions share the projection {block.output}"))
+    return blocks, skipped
 
 
 def _without_softmax(calls: list[Call], seen: set[str]) -> list[Skipped]:
@@ -100,21 +111,27 @@ def _without_softmax(calls: list[Call], seen: set[str]) -> list[Skipped]:
         if unseen := adapter_for(call.module).unseen:
             found[call.path] = Skipped(call.path, unseen)
         elif NO_SOFTMAX.search(name) and not AROUND.search(name):
-            told = adapter_for(call.module).other or f"{name} mixes positions without a softmax"
-            found[call.path] = Skipped(call.path, told, has_heads=False)
+            reason = adapter_for(call.module).other or f"{name} mixes positions without a softmax"
+            found[call.path] = Skipped(call.path, reason, has_heads=False)
     return list(found.values())
 
 
-def _anatomy(
-    model: nn.Module, events: list[AttentionEvent], calls: list[Call], inputs: Mapping[str, Any]
-) -> AttentionBlock:
-    event = events[0]
+def _attention_block(traced: TracedRun, events: list[AttentionEvent]) -> AttentionBlock:
+    event, calls = events[0], traced.calls
     output = _output_projection(event, calls)
     context: Tensor = output.args[0]
-    backward, maps = _backward_by_heads(event, output, inputs)
-    heads = backward.heads
-    adapter = adapter_for(model.get_submodule(event.path))
-    block, reached = _block(event, output, calls, backward)
+    around = _around(event, output, calls)
+    backward, maps, reached = _by_heads(event, output, _inner_projections(around, output, calls), traced.inputs)
+    if not around:
+        raise _CannotUseError(f"no called module holds both it and its output projection {output.path}")
+    block = around[0]
+    inside_one_call = event.key_input is not None  # nn.MultiheadAttention keeps its projections to itself
+    if len(around) > 1 and backward.heads > 1 and not inside_one_call and not _any_separate(reached):
+        # Where no projection belongs to single heads (DAB-DETR projects outside its attention), the module around that.
+        wider = _inner_projections(around[1:], output, calls)
+        found = _reached(wider, reaches(backward, [call.output for call in wider]))
+        if _any_separate(found):
+            block, reached = around[1], found
     if reached and event.key_input is None and all(call.output.shape[-2] == 1 for call, _ in reached):
         raise ExampleError(
             f"On this example {event.path} sees one position only, so its keys cannot be told from its queries. "
@@ -129,31 +146,34 @@ def _anatomy(
     key_reach = None
     if event.key_input is not None and event.key_input.requires_grad:
         (key_reach,) = reaches(backward, [event.key_input])
-    groups = _groups(heads, by_projection, roles)
+    groups = _groups(backward.heads, by_projection, roles)
     queries = _query_inputs(reached, context)
-    parameters = _bare_parameters(model, block, output, channels, backward, groups, adapter)
+    adapter = adapter_for(traced.model.get_submodule(event.path))
     return AttentionBlock(
-        block=block.path,
+        path=block.path,
         attention=event.path,
         output=output.path,
-        heads=heads,
+        heads=backward.heads,
         maps=maps,
-        head_dim=context.shape[-1] // heads,
-        call=block,
+        head_dim=context.shape[-1] // backward.heads,
+        call=block.saved(),
         channels=channels,
-        parameters=parameters,
+        parameters=_bare_parameters(block, output, channels, backward, groups, adapter),
         roles=roles,
         groups=groups,
         is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached, queries),
         is_causal=_is_causal(reached, queries, key_reach),
         calls=tuple(e.order for e in events),
-        batch_axis=batch_axis(context, inputs),
+        batch_axis=batch_axis(context, traced.inputs),
         adapter=adapter,
     )
 
 
-def _backward_by_heads(event: AttentionEvent, output: Call, inputs: Mapping[str, Any]) -> tuple[Backward, int]:
-    """Gradients by head, where the output projection receives one slice for each; and the attention maps of a head."""
+def _by_heads(
+    event: AttentionEvent, output: Call, inner: list[Call], inputs: Batch
+) -> tuple[Backward, int, list[tuple[Call, Reach]]]:
+    """Gradients by head, where the output projection receives one slice for each; the attention maps of a head; and
+    which of the projections before it heads depend on."""
     context: Tensor = output.args[0]
     candidates = [(axis, event.tensor.shape[axis]) for axis in event.axes]
     candidates.sort(key=lambda candidate: candidate[1] == 1)  # one entry is all there is: it proves nothing
@@ -162,8 +182,9 @@ def _backward_by_heads(event: AttentionEvent, output: Call, inputs: Mapping[str,
         if context.shape[-1] % heads:
             continue
         backward = Backward(context, heads, rows=_real_rows(context, inputs))
-        if axis_is_clean(backward, event.tensor, axis):
-            return backward, event.tensor.shape[axis] // heads
+        found = reaches_of_entries(backward, event.tensor, axis, [call.output for call in inner])
+        if found is not None:
+            return backward, event.tensor.shape[axis] // heads, _reached(inner, found)
     raise _CannotUseError(
         f"the first linear layer that receives its result, {output.path}, does not get one slice per head: something "
         "(a norm, a convolution, experts, another attention) mixes heads before it"
@@ -186,35 +207,20 @@ def _output_projection(event: AttentionEvent, calls: list[Call]) -> Call:
     raise _CannotUseError("no linear projection receives its result")
 
 
-def _block(
-    event: AttentionEvent, output: Call, calls: list[Call], backward: Backward
-) -> tuple[Call, list[tuple[Call, Reach]]]:
-    """The smallest module around both the attention and the output projection, with its projections that heads use.
-
-    Where none of them belongs to single heads (DAB-DETR projects outside its attention), the one around that.
-    """
+def _around(event: AttentionEvent, output: Call, calls: list[Call]) -> list[Call]:
+    """The modules around both the attention and the output projection, the smallest first."""
     around: dict[str, Call] = {}
     for call in calls:
         if call.order < event.order and _inside(event.path, call.path) and _inside(output.path, call.path):
             around[call.path] = call
+    return sorted(around.values(), key=lambda call: -len(call.path))
+
+
+def _inner_projections(around: list[Call], output: Call, calls: list[Call]) -> list[Call]:
+    """The projections inside the first of these modules that ran before the output projection."""
     if not around:
-        raise _CannotUseError(f"no called module holds both it and its output projection {output.path}")
-    smallest, *larger = sorted(around.values(), key=lambda call: -len(call.path))
-    found = _reached(smallest, output, calls, backward)
-    inside_one_call = event.key_input is not None  # nn.MultiheadAttention keeps its projections to itself
-    if larger and backward.heads > 1 and not inside_one_call and not _any_separate(found):
-        wider = _reached(larger[0], output, calls, backward)
-        if _any_separate(wider):
-            return larger[0], wider
-    return smallest, found
-
-
-def _any_separate(reached: list[tuple[Call, Reach]]) -> bool:
-    return any(not bool(reach.owners.all()) for _, reach in reached)
-
-
-def _reached(block: Call, output: Call, calls: list[Call], backward: Backward) -> list[tuple[Call, Reach]]:
-    """The projections inside a block that some head depends on."""
+        return []
+    block = around[0]
     inner = [
         call
         for call in calls
@@ -225,13 +231,19 @@ def _reached(block: Call, output: Call, calls: list[Call], backward: Backward) -
         and call.output.requires_grad
     ]
     paths = {call.path for call in inner}
-    inner = [call for call in inner if not any(_inside(call.path, path) for path in paths - {call.path})]
-    found = reaches(backward, [call.output for call in inner])
+    return [call for call in inner if not any(_inside(call.path, path) for path in paths - {call.path})]
+
+
+def _any_separate(reached: list[tuple[Call, Reach]]) -> bool:
+    return any(not bool(reach.owners.all()) for _, reach in reached)
+
+
+def _reached(inner: list[Call], found: list[Reach | None]) -> list[tuple[Call, Reach]]:
+    """The projections that some head depends on."""
     return [(call, reach) for call, reach in zip(inner, found, strict=True) if reach is not None]
 
 
 def _bare_parameters(
-    model: nn.Module,
     block: Call,
     output: Call,
     channels: Mapping[str, Tensor],
@@ -278,12 +290,9 @@ def _groups(
             marked[torch.cat(found["value"])] = True
             shared = {path: marked}
             break
-    sets = {
-        tuple(torch.nonzero(reached[path].owners[:, channel]).flatten().tolist())
-        for path, marked in shared.items()
-        for channel in torch.nonzero(marked).flatten().tolist()
-    }
-    sets.discard(())
+    columns = [reached[path].owners[:, marked].T for path, marked in shared.items()]  # (channels, heads) each
+    kinds = torch.unique_consecutive(torch.cat(columns), dim=0) if columns else torch.zeros(0, heads)
+    sets = {tuple(row.nonzero().flatten().tolist()) for row in kinds} - {()}
     partition: list[tuple[int, ...]] = []
     for members in sorted(sets, key=len):
         if not any(set(members) & set(group) for group in partition):
@@ -317,7 +326,7 @@ def _is_causal(reached: list[tuple[Call, Reach]], queries: list[Tensor], key_rea
     return bool(rows) and not any(bool(row.any()) for row in rows)
 
 
-def _real_rows(context: Tensor, inputs: Mapping[str, Any]) -> tuple[int, int]:
+def _real_rows(context: Tensor, inputs: Batch) -> tuple[int, int]:
     """The first and the last position that is not padding, in the flattened (batch, positions)."""
     mask = inputs.get("attention_mask")
     if isinstance(mask, Tensor) and mask.dim() == 2 and tuple(context.shape[:2]) == tuple(mask.shape):
@@ -326,7 +335,7 @@ def _real_rows(context: Tensor, inputs: Mapping[str, Any]) -> tuple[int, int]:
     return 0, context.numel() // context.shape[-1] - 1
 
 
-def batch_axis(context: Tensor, inputs: Mapping[str, Any]) -> int:
+def batch_axis(context: Tensor, inputs: Batch) -> int:
     """1 where positions come before examples (FSMT), else 0; 0 too where an example of the caller's cannot tell."""
     rows = next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()), 0)
     return int(context.dim() == 3 and context.shape[0] != rows and context.shape[1] == rows)

@@ -23,7 +23,7 @@ from headprune.hooks import (
     width_followed_by,
 )
 from headprune.structure.projections import layout
-from headprune.surgery.edits import Attention, Edits, Slice, Stub
+from headprune.surgery.edits import Attention, Edits, Slice, Stub, to_ranges
 from headprune.surgery.stubs import BiasOnly, ConfigView, ZeroProjection
 
 HIDDEN = "headprune_no_"  # headprune_no_query: the place of a projection that is gone
@@ -142,8 +142,7 @@ def _slice(module: nn.Module, path: str, name: str, cut: Slice, journal: Journal
             f"{path}.{name} has {old.shape[cut.dim]} entries in dimension {cut.dim}; the pruning was made on a model "
             f"with {cut.size}. The config was edited, or it belongs to another model."
         )
-    index = torch.tensor(cut.keep, dtype=torch.long, device=old.device)
-    new = old.detach().index_select(cut.dim, index).contiguous()
+    new = _selected(old.detach(), cut)
     if cut.is_placeholder and isinstance(old, nn.Parameter):
         _make_placeholder(module, name, torch.zeros_like(new), journal)
         return
@@ -151,15 +150,26 @@ def _slice(module: nn.Module, path: str, name: str, cut: Slice, journal: Journal
     journal.did(lambda: tensors.__setitem__(name, old))
 
 
+def _selected(tensor: torch.Tensor, cut: Slice) -> torch.Tensor:
+    """The kept entries. Heads are runs of entries, which are copied as such; single ones are picked."""
+    runs = to_ranges(cut.keep)
+    if 0 < len(runs) <= len(cut.keep) // 4:
+        return torch.cat([tensor.narrow(cut.dim, start, stop - start) for start, stop in runs], cut.dim).contiguous()
+    index = torch.tensor(cut.keep, dtype=torch.long, device=tensor.device)
+    return tensor.index_select(cut.dim, index).contiguous()
+
+
 def _make_placeholder(module: nn.Module, name: str, zeros: torch.Tensor, journal: Journal) -> None:
     """A parameter becomes a buffer that is neither trained nor counted nor saved."""
-    old = module._parameters.pop(name)
+    before = dict(module._parameters)
+    del module._parameters[name]
     module.register_buffer(name, zeros, persistent=False)
 
     def undo() -> None:
         del module._buffers[name]
         module._non_persistent_buffers_set.discard(name)
-        module._parameters[name] = old
+        module._parameters.clear()  # so that they are in the order in which they were
+        module._parameters.update(before)
 
     journal.did(undo)
 
@@ -227,14 +237,20 @@ def _swap(model: nn.Module, path: str, new: nn.Module, journal: Journal, stored:
 
 def _hide(parent: nn.Module, name: str, stub: ZeroProjection) -> None:
     """The model's code still finds the stub by its name; tools that pick layers by name (LoRA) do not."""
-    del parent._modules[name]
-    parent._modules[f"{HIDDEN}{name}"] = stub
+    _rename_child(parent, name, f"{HIDDEN}{name}", stub)
     parent.__dict__[name] = stub
 
 
 def _unhide(parent: nn.Module, name: str, old: nn.Module) -> None:
-    del parent._modules[f"{HIDDEN}{name}"], parent.__dict__[name]
-    parent._modules[name] = old
+    del parent.__dict__[name]
+    _rename_child(parent, f"{HIDDEN}{name}", name, old)
+
+
+def _rename_child(parent: nn.Module, name: str, new_name: str, module: nn.Module) -> None:
+    """Another child under another name, in the same place among its siblings."""
+    children = [(new_name, module) if key == name else (key, child) for key, child in parent._modules.items()]
+    parent._modules.clear()
+    parent._modules.update(children)
 
 
 def _give_view(module: nn.Module, counts: dict[str, int], attention: Attention | None, journal: Journal) -> None:

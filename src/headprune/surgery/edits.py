@@ -42,7 +42,7 @@ class Attention:
     unfused: str = ""  # how a block is run that does not look up its attention function: its adapter's word
 
 
-@dataclass
+@dataclass(frozen=True)
 class Edits:
     """All changes, by the path of the module they touch."""
 
@@ -170,7 +170,7 @@ def _merged(
     return {path: {**first.get(path, {}), **second.get(path, {})} for path in paths}
 
 
-def _to_ranges(indices: Sequence[int]) -> list[list[int]]:
+def to_ranges(indices: Sequence[int]) -> list[list[int]]:
     """[[0, 64], [128, 192]] for 0..63 and 128..191."""
     ranges: list[list[int]] = []
     for index in indices:
@@ -182,7 +182,7 @@ def _to_ranges(indices: Sequence[int]) -> list[list[int]]:
 
 
 def _slice_entry(cut: Slice) -> dict[str, Any]:
-    entry: dict[str, Any] = {"dim": cut.dim, "size": cut.size, "keep": _to_ranges(cut.keep)}
+    entry: dict[str, Any] = {"dim": cut.dim, "size": cut.size, "keep": to_ranges(cut.keep)}
     return {**entry, "placeholder": True} if cut.is_placeholder else entry
 
 

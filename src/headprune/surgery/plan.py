@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +12,9 @@ from headprune.heads import HeadMap, HeadMask
 from headprune.masking import EmptySite
 from headprune.structure.example import example_inputs
 from headprune.structure.find import unwrapped
-from headprune.surgery.prune import tried
+from headprune.surgery.prune import temporarily_pruned
 from headprune.surgery.units import Gqa
+from headprune.types import Batch
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def plan(
     *,
     gqa: Gqa | None = None,
     empty_site: EmptySite = "bias",
-    example: Mapping[str, Any] | None = None,
+    example: Batch | None = None,
 ) -> Plan:
     """What `prune_` with the same arguments would remove: heads, parameters, MACs (on `example`).
 
@@ -91,7 +91,7 @@ def plan(
     """
     model = unwrapped(model)
     inputs = example if example is not None else example_inputs(model)
-    with tried(model, mask, gqa=gqa, empty_site=empty_site, example=example) as (before, after):
+    with temporarily_pruned(model, mask, gqa=gqa, empty_site=empty_site, example=example) as (before, after):
         parameters_after, macs_after = count_parameters(model, after), count_macs(model, after, inputs)
     return Plan(
         before=before,

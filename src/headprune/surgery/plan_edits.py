@@ -24,38 +24,38 @@ from headprune.surgery.edits import Attention, Edits, Slice, Stub
 from headprune.surgery.units import Cut
 
 
-def site_edits(model: nn.Module, anatomy: AttentionBlock, cut: Cut, *, skip_bias: bool) -> Edits:
+def site_edits(model: nn.Module, block: AttentionBlock, cut: Cut, *, skip_bias: bool) -> Edits:
     """The tensors of a site, cut. Counts are not repaired yet."""
     edits = Edits()
-    where = f"{cut.site.id} ({anatomy.block})"
-    adapter = anatomy.adapter
-    if adapter.bias_of_all_heads and not adapter.unfused and not _calls_interface(model, anatomy):
+    where = f"{cut.site.id} ({block.path})"
+    adapter = block.adapter
+    if adapter.bias_of_all_heads and not adapter.unfused and not _calls_interface(model, block):
         raise UnsupportedModelError(
             f"{where} cannot be pruned with this version of transformers: its position bias is added where headprune "
             "cannot cut it. Update transformers to 5.15 or newer."
         )
-    for path in (*anatomy.channels, anatomy.output):
+    for path in (*block.channels, block.output):
         reason = projections.why_not_sliceable(model.get_submodule(path))
         if reason:
             raise UnsupportedModelError(f"{where} cannot be pruned: {path}: {reason}")
-    for path, owners in anatomy.channels.items():
+    for path, owners in block.channels.items():
         if cut.is_empty and bool(owners.all()) and isinstance(_parent(model, path), nn.Sequential):
             continue  # the first layer of a small network for position biases: Swin v2 asks it for its dtype
         _cut_projection(
             edits, model.get_submodule(path), path, _kept_channels(owners, cut, where), owners.shape[1], cut
         )
-    for path, (dim, owners) in anatomy.parameters.items():
+    for path, (dim, owners) in block.parameters.items():
         module, _, name = path.rpartition(".")
         keep = _completed(owners)[cut.positions].any(0).nonzero().flatten().tolist()
         edits.slices.setdefault(module, {})[name] = Slice(dim, owners.shape[1], tuple(keep), cut.is_empty)
         if name == "weight" and isinstance(model.get_submodule(module), nn.modules.batchnorm._BatchNorm):
             _cut_running_statistics(edits, module, tuple(keep), owners.shape[1])
-    _cut_output(edits, model.get_submodule(anatomy.output), anatomy, cut, skip_bias)
-    if isinstance(model.get_submodule(anatomy.attention), nn.MultiheadAttention):
-        edits.multihead.add(anatomy.attention)
-    if anatomy.adapter.bias_of_all_heads or (cut.is_empty and _calls_interface(model, anatomy)):
-        bias_heads = (cut.kept or cut.site.kept[:1]) if anatomy.adapter.bias_of_all_heads else None
-        edits.attention[anatomy.attention] = Attention(cut.is_empty, bias_heads, adapter.unfused)
+    _cut_output(edits, model.get_submodule(block.output), block, cut, skip_bias)
+    if isinstance(model.get_submodule(block.attention), nn.MultiheadAttention):
+        edits.multihead.add(block.attention)
+    if block.adapter.bias_of_all_heads or (cut.is_empty and _calls_interface(model, block)):
+        bias_heads = (cut.kept or cut.site.kept[:1]) if block.adapter.bias_of_all_heads else None
+        edits.attention[block.attention] = Attention(cut.is_empty, bias_heads, adapter.unfused)
     return edits
 
 
@@ -63,18 +63,17 @@ def _parent(model: nn.Module, path: str) -> nn.Module:
     return model.get_submodule(path.rpartition(".")[0])
 
 
-def coupling(model: nn.Module, anatomy: AttentionBlock) -> str | None:
+def coupling(model: nn.Module, block: AttentionBlock) -> str | None:
     """Why a block cannot be cut, if it can be named: a norm over all heads, a projection that no head depends on."""
-    block = model.get_submodule(anatomy.block)
-    widths = {len(anatomy.groups) * anatomy.head_dim, anatomy.heads * anatomy.head_dim}
-    widths |= {owners.shape[1] for owners in anatomy.channels.values()}
-    for name, module in block.named_modules():
-        path = f"{anatomy.block}.{name}"
+    widths = {len(block.groups) * block.head_dim, block.heads * block.head_dim}
+    widths |= {owners.shape[1] for owners in block.channels.values()}
+    for name, module in model.get_submodule(block.path).named_modules():
+        path = f"{block.path}.{name}"
         weight = getattr(module, "weight", None)
-        if path in anatomy.channels or path == anatomy.output or not isinstance(weight, Tensor):
+        if path in block.channels or path == block.output or not isinstance(weight, Tensor):
             continue
         is_norm = "Norm" in type(module).__name__ and not isinstance(module, nn.modules.batchnorm._BatchNorm)
-        if is_norm and weight.shape[-1] in widths and weight.shape[-1] > anatomy.head_dim:
+        if is_norm and weight.shape[-1] in widths and weight.shape[-1] > block.head_dim:
             return f"{name} normalises the heads together, so that without one of them the others change"
         layout = projections.layout(module)
         if layout is not None and weight.shape[layout.out_dim] in widths:
@@ -82,17 +81,17 @@ def coupling(model: nn.Module, anatomy: AttentionBlock) -> str | None:
     return None
 
 
-def sliced_arguments(model: nn.Module, anatomy: AttentionBlock, cut: Cut) -> tuple[SlicedArgument, ...]:
+def sliced_arguments(model: nn.Module, block: AttentionBlock, cut: Cut) -> tuple[SlicedArgument, ...]:
     """Arguments of the block that hold one entry per head (ALiBi, position biases made elsewhere), by gradients."""
-    if anatomy.adapter.bias_of_all_heads:
+    if block.adapter.bias_of_all_heads:
         return ()  # cut inside the attention function
     kept = cut.kept or cut.site.kept[:1]
-    block, call = model.get_submodule(anatomy.block), anatomy.call
-    if (known := arguments_sliced_by(block)) is not None:  # an earlier pruning found them
+    module, call = model.get_submodule(block.path), block.call
+    if (known := arguments_sliced_by(module)) is not None:  # an earlier pruning found them
         return tuple(dataclasses.replace(argument, kept=kept) for argument in known)
-    if anatomy.heads == 1:
+    if block.heads == 1:
         return ()  # what comes for one head comes for the placeholder too
-    names = list(inspect.signature(block.forward).parameters)
+    names = list(inspect.signature(module.forward).parameters)
     places: list[tuple[str, int, Tensor]] = []
     for position, value in enumerate(call.args):
         name = names[position] if position < len(names) else ""
@@ -102,7 +101,7 @@ def sliced_arguments(model: nn.Module, anatomy: AttentionBlock, cut: Cut) -> tup
     for name, position, value in places:
         if not isinstance(value, Tensor) or value.dim() < 3:
             continue
-        before_queries = [dim for dim in range(1, value.dim() - 2) if value.shape[dim] == anatomy.heads]
+        before_queries = [dim for dim in range(1, value.dim() - 2) if value.shape[dim] == block.heads]
         if before_queries and ("mask" in name or "bias" in name):
             # (batch, heads, queries, keys); a gradient would not show it where the mask is boolean or hides everything
             found.append(SlicedArgument(name, position, before_queries[-1], cut.site.original_num_heads, kept))
@@ -110,38 +109,38 @@ def sliced_arguments(model: nn.Module, anatomy: AttentionBlock, cut: Cut) -> tup
         if not value.is_floating_point():
             continue
         for dim in range(value.dim() - 1):
-            if value.shape[dim] % anatomy.heads == 0 and _separates_heads(model, anatomy, name, position, value, dim):
+            if value.shape[dim] % block.heads == 0 and _separates_heads(model, block, name, position, value, dim):
                 found.append(SlicedArgument(name, position, dim, cut.site.original_num_heads, kept))
                 break
     return tuple(found)
 
 
 def _separates_heads(
-    model: nn.Module, anatomy: AttentionBlock, name: str, position: int, value: Tensor, dim: int
+    model: nn.Module, block: AttentionBlock, name: str, position: int, value: Tensor, dim: int
 ) -> bool:
     """Whether entry h of an argument's dimension acts on head h alone."""
     leaf = value.detach().clone().requires_grad_()
-    args, kwargs = anatomy.call.arguments()
+    args, kwargs = block.call.arguments()
     if name in kwargs:
         kwargs[name] = leaf * 1
     else:
         args[position] = leaf * 1
-    block, output = model.get_submodule(anatomy.block), model.get_submodule(anatomy.output)
-    with torch.enable_grad(), called_projections(block), captured_input(output) as contexts:
-        block(*args, **kwargs)
-    backward = Backward(contexts[0], anatomy.heads)
-    for head in range(anatomy.heads):
+    module, output = model.get_submodule(block.path), model.get_submodule(block.output)
+    with torch.enable_grad(), called_projections(module), captured_input(output) as contexts:
+        module(*args, **kwargs)
+    backward = Backward(contexts[0], block.heads)
+    for head in range(block.heads):
         if not contexts[0].requires_grad:
             return False
         (grad,) = backward.of_head(head, [leaf])
         if grad is None:
             return False
-        split = grad.unflatten(dim, (-1, anatomy.heads))  # a dimension of batch x heads has the batch first
+        split = grad.unflatten(dim, (-1, block.heads))  # a dimension of batch x heads has the batch first
         other = [d for d in range(split.dim()) if d != dim + 1]
         reached = (split != 0).sum(dim=other) > 0
         if int(reached.sum()) > 1 or (reached.any() and not reached[head]):
             return False
-        if head == anatomy.heads - 1 and not reached.any():
+        if head == block.heads - 1 and not reached.any():
             return False
     return True
 
@@ -221,30 +220,30 @@ def _cut_projection(edits: Edits, module: nn.Module, path: str, keep: list[int],
         edits.attributes[path] = {layout.out_name: len(keep)}
 
 
-def _cut_output(edits: Edits, module: nn.Module, anatomy: AttentionBlock, cut: Cut, skip_bias: bool) -> None:
+def _cut_output(edits: Edits, module: nn.Module, block: AttentionBlock, cut: Cut, skip_bias: bool) -> None:
     layout = projections.layout(module)
     assert layout is not None, "checked by the caller"
     if isinstance(module, JoinedHeads):
         kept = tuple(cut.positions) or (0,)
-        path = anatomy.output.rpartition(".")[0]
-        edits.slices.setdefault(path, {})["o"] = Slice(1, anatomy.heads, kept, cut.is_empty)
+        path = block.output.rpartition(".")[0]
+        edits.slices.setdefault(path, {})["o"] = Slice(1, block.heads, kept, cut.is_empty)
         if cut.is_empty:
-            edits.stubs[anatomy.output] = Stub("bias", module.out_features)
+            edits.stubs[block.output] = Stub("bias", module.out_features)
         return
     weight: Any = module.weight
     if cut.is_empty:
         bias = getattr(module, "bias", None) is not None and not skip_bias
-        edits.stubs[anatomy.output] = Stub("bias", weight.shape[layout.out_dim], bias)
+        edits.stubs[block.output] = Stub("bias", weight.shape[layout.out_dim], bias)
         return
-    width = anatomy.head_dim
+    width = block.head_dim
     keep = [column for head in cut.positions for column in range(head * width, (head + 1) * width)]
-    edits.slices[anatomy.output] = {"weight": Slice(layout.in_dim, anatomy.heads * width, tuple(keep))}
+    edits.slices[block.output] = {"weight": Slice(layout.in_dim, block.heads * width, tuple(keep))}
     if type(vars(module).get(layout.in_name)) is int:
-        edits.attributes[anatomy.output] = {layout.in_name: len(keep)}
+        edits.attributes[block.output] = {layout.in_name: len(keep)}
 
 
-def _calls_interface(model: nn.Module, anatomy: AttentionBlock) -> bool:
+def _calls_interface(model: nn.Module, block: AttentionBlock) -> bool:
     """Whether attention goes through the functions that transformers looks up by the config's name for them."""
-    module = model.get_submodule(anatomy.attention)
+    module = model.get_submodule(block.attention)
     code = inspect.unwrap(type(module).forward).__code__
     return getattr(module, "config", None) is not None and "get_interface" in code.co_names

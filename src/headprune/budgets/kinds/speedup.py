@@ -18,8 +18,9 @@ from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadMask
 from headprune.heads.ranking import select, units_of_site
 from headprune.structure.example import to_model
+from headprune.structure.find import model_structure
 from headprune.structure.run import run
-from headprune.surgery.prune import perform, tried
+from headprune.surgery.prune import prune_with_report, temporarily_pruned
 from headprune.surgery.units import Gqa
 from headprune.types import Batch
 
@@ -112,7 +113,7 @@ class Timed:
         ratios = []
         for _ in range(3):
             before = self._seconds(self.repeats)
-            with tried(self.model, mask, gqa=self.gqa):
+            with temporarily_pruned(self.model, mask, gqa=self.gqa):
                 pruned = self._seconds(self.repeats)
             ratios.append(pruned / statistics.mean((before, self._seconds(self.repeats))))
         return self.total * statistics.median(ratios)
@@ -149,8 +150,9 @@ def _evenly(costs: Costs, together: float) -> Costs:
 
 def _measured(model: nn.Module, mask: HeadMask, gqa: Gqa | None, inputs: Batch, rounds: int) -> SpeedupMask:
     """The model without these heads against the whole one, and that against itself, in interleaved rounds."""
+    structure = model_structure(model, neurons=mask.has_neurons)
     pruned = copy.deepcopy(model)
-    perform(pruned, mask, gqa=gqa, verify=False)
+    prune_with_report(pruned, mask, gqa=gqa, verify=False, structure=structure)
     after = waiting_for(next(model.parameters()).device)
     tasks = [lambda m=m: run(m, inputs) for m in (model, model, pruned)]
     with torch.inference_mode():

@@ -22,7 +22,7 @@ from headprune.structure.example import example_inputs, to_model
 from headprune.structure.find import unwrapped
 from headprune.structure.modes import eval_mode
 from headprune.structure.run import takes_use_cache
-from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
+from headprune.surgery.preconditions import refuse_unfit_models, refuse_unpruned_repair
 from headprune.types import Batch, Config, Outputs
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from headprune.heads import HeadMap, Site
 from headprune.structure.find import find_heads, unwrapped
 from headprune.structure.modes import eval_mode
 from headprune.structure.run import run
-from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
+from headprune.surgery.preconditions import refuse_unfit_models, refuse_unpruned_repair
 from headprune.types import Batch, Config
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
 from headprune.structure import projections
-from headprune.structure.find import ModelStructure, model_structure, unwrapped
+from headprune.structure.find import model_structure, unwrapped
+from headprune.structure.memory import ModelStructure
 
 ROLES = ("query", "key", "value")
 Row = tuple[float | None, ...]
@@ -81,11 +82,11 @@ def weight_changes(before: nn.Module, after: nn.Module, *, reading: Reading = "d
 
 def _head_weights(model: nn.Module, view: ModelStructure, site_id: str, role: str) -> dict[int, Tensor]:
     """Original head -> its rows of W_q, W_k or W_v; empty if the site keeps them in another form."""
-    anatomy = view.anatomy.get(site_id)
-    if anatomy is None:
+    block = view.blocks.get(site_id)
+    if block is None:
         return {}
     kept = view.heads[site_id].kept
-    for path, roles in anatomy.roles.items():
+    for path, roles in block.roles.items():
         if role in roles:
             weight = projections.matrix(model.get_submodule(path))
             return {head: weight[channels] for head, channels in zip(kept, roles[role], strict=True)}

@@ -57,13 +57,13 @@ def head_share(context: Context) -> Result:
     """What share of its block's weights leaves with the first head of each site (Michel et al., section 3.1)."""
     from headprune.heads import HeadMask
     from headprune.structure import find_heads
-    from headprune.surgery.prune import tried
+    from headprune.surgery.prune import temporarily_pruned
 
     options = resolved(dict(context.params["options"]), places(context))
     model = load_model(str(options["model"]), "cpu")
     heads = find_heads(model)
     whole = {site.id: _weights(model, site.path) for site in heads}
-    with tried(model, HeadMask.full(heads).without(*(f"{site.id}:{site.kept[0]}" for site in heads))):
+    with temporarily_pruned(model, HeadMask.full(heads).without(*(f"{site.id}:{site.kept[0]}" for site in heads))):
         left = {site.id: _weights(model, site.path) for site in heads}
     return {
         site.id: {"heads": site.num_heads, "weights": whole[site.id], "share": 1 - left[site.id] / whole[site.id]}

@@ -29,16 +29,16 @@ def magnitude(job: ScoringContext) -> HeadScores:
         if site.num_heads:
             columns = projections.matrix(job.model.get_submodule(site.output)).double()
             split = columns.unflatten(-1, (site.num_heads, -1))  # (outputs, heads, width)
-            rows = _value_rows(job.model, view.anatomy[site.id], site)
+            rows = _value_rows(job.model, view.blocks[site.id], site)
             values[site.id] = [float((split[:, h] @ rows[h].double()).norm()) for h in range(site.num_heads)]
         else:
             values[site.id] = []
     return HeadScores.from_values(job.heads, values, method="magnitude")
 
 
-def _value_rows(model: nn.Module, anatomy: AttentionBlock, site: Site) -> list[Tensor]:
+def _value_rows(model: nn.Module, block: AttentionBlock, site: Site) -> list[Tensor]:
     """The value weights of each head, (width, inputs)."""
-    for path, roles in anatomy.roles.items():
+    for path, roles in block.roles.items():
         if "value" in roles:
             weight: Any = projections.matrix(model.get_submodule(path))
             return [weight[channels] for channels in roles["value"]]
