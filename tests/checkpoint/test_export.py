@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.checkpoint.exports import export_format, exports
+from headprune.checkpoint.exports import exports
 from headprune.errors import UnsupportedModelError
 from headprune.structure.example import example_inputs
 from tests.checkpoint.toy import uniformly_pruned
@@ -45,7 +45,7 @@ def test_a_format_of_ones_own_is_one_function(tmp_path, monkeypatch):
     """Registered by name: its card, its options, a hint for names that are nearly right; nothing half written."""
     monkeypatch.setattr(exports, "_items", dict(exports._items))
 
-    @export_format("numbers", loading="Read numbers.json.", weights="*.json")
+    @exports.add("numbers", loading="Read numbers.json.", weights="*.json")
     def save_numbers(model, folder, example, *, digits=3):
         (folder / "numbers.json").write_text(json.dumps([round(p.mean().item(), digits) for p in model.parameters()]))
         if digits < 0:

@@ -35,7 +35,7 @@ class Fit:
 
 
 Recovery = Callable[..., Fit]
-recoveries: Registry[Recovery] = Registry("recovery")
+recoveries: Registry[Recovery] = Registry("recovery", "headprune.recoveries")
 
 
 def columns_of(heads: Sequence[int], width: int) -> Tensor:

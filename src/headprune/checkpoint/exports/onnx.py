@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headprune.checkpoint.exports.registry import export_format
+from headprune.checkpoint.exports.registry import exports
 from headprune.checkpoint.save import ONNX, ONNX_INT8
 from headprune.equality import difference
 from headprune.errors import ExampleError, MissingExtraError, UnsupportedModelError, VerificationError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LARGEST_GAP = 1e-4  # between the runtime's answer and PyTorch's
 
 
-@export_format(
+@exports.add(
     "onnx",
     loading="model.onnx is the model for onnxruntime and other runtimes: one forward pass, of any batch and length.",
     weights="*.onnx*",

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.checkpoint.exports.registry import export_format
+from headprune.checkpoint.exports.registry import exports
 from headprune.checkpoint.exports.standalone import MODULE
 from headprune.checkpoint.v4_config import V4_ENTRY
 from headprune.equality import difference
@@ -42,7 +42,7 @@ OTHERWISE = "Otherwise save it with save_pretrained, and load it where headprune
 SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 
 
-@export_format("plain", loading="This is an ordinary checkpoint: nothing of headprune is needed to load it.")
+@exports.add("plain", loading="This is an ordinary checkpoint: nothing of headprune is needed to load it.")
 def save_plain(model: nn.Module, folder: Path, example: Batch | None) -> None:
     """Save what `as_plain` makes into a folder that is there."""
     as_plain(model, example).save_pretrained(folder)

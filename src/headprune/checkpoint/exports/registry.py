@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headprune.registry import Registry
+from headprune.registry import NamedItems
 
 Write = Callable[..., None]  # write(model, folder, example, *, options of the format): into a new folder
 
@@ -25,14 +25,20 @@ class Format:
         return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
-exports: Registry[Format] = Registry("format")
+class Exports(NamedItems[Format]):
+    """The formats by the names that users type; installed packages offer theirs as entry points."""
+
+    def add(self, name: str, *, loading: str, weights: str = "*.safetensors") -> Callable[[Write], Write]:
+        """Register the function below: `@exports.add("mine", loading="Read mine.bin.", weights="*.bin")`."""
+
+        def register(write: Write) -> Write:
+            self.put(name, Format(write, loading, weights))
+            return write
+
+        return register
+
+    def put(self, name: str, item: Format | Write) -> None:
+        self._items[name] = item if isinstance(item, Format) else Format(item, f"Its format is called {name}.", "*")
 
 
-def export_format(name: str, *, loading: str, weights: str = "*.safetensors") -> Callable[[Write], Write]:
-    """Register the function below under the name that users type."""
-
-    def register(write: Write) -> Write:
-        exports.add(name)(Format(write, loading, weights))
-        return write
-
-    return register
+exports = Exports("format", "headprune.exports")

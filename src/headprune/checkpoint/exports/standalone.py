@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.checkpoint.exports.registry import export_format
+from headprune.checkpoint.exports.registry import exports
 from headprune.checkpoint.source_bundle import bundle
 from headprune.errors import UnsupportedModelError
 from headprune.files import write_text
@@ -43,7 +43,7 @@ class {name}(Whole):
 '''
 
 
-@export_format(
+@exports.add(
     "standalone",
     loading="The code to load it is in the folder: from_pretrained(..., trust_remote_code=True) is all it takes.",
 )

@@ -125,7 +125,7 @@ class Gate(nn.Module, ABC):
         return torch.sigmoid(self._logits()) * (self.high - self.low) + self.low
 
 
-gates: Registry[type[Gate]] = Registry("gate")
+gates: Registry[type[Gate]] = Registry("gate", "headprune.gates")
 
 
 def make_gate(kind: str, num_heads: int, options: GateOptions) -> Gate:
