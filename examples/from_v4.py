@@ -13,10 +13,9 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import headprune as hp
-from headprune.cli.demo import minilm_folder
 
-model = AutoModel.from_pretrained(minilm_folder()).eval()
-tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
+model = AutoModel.from_pretrained(hp.demo_model()).eval()
+tokenizer = AutoTokenizer.from_pretrained(hp.demo_model())
 batch = tokenizer(["heads were pruned here before", "and will be again"], padding=True, return_tensors="pt")
 
 # v4: model(**batch, head_mask=mask). On v5 the argument is ignored without a word.

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 import headprune as hp
-from headprune.cli.demo import minilm_folder
 from headprune.scoring import scorers
 from headprune.scoring.context import HeadSums, ScoringContext
 
@@ -46,7 +45,7 @@ def vector_shift(job: ScoringContext) -> hp.HeadScores:
     return sums.scores("vector-shift")
 
 
-name = sys.argv[1] if len(sys.argv) > 1 else minilm_folder()
+name = sys.argv[1] if len(sys.argv) > 1 else hp.demo_model()
 model, tokenizer = AutoModel.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
 seen, unseen = (dict(tokenizer(texts, padding=True, return_tensors="pt")) for texts in (SEEN, UNSEEN))
 for method in ("vector-shift", "magnitude", "random"):

@@ -17,9 +17,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, LlamaCo
 def export(folder: Path) -> None:
     """The side that prunes. Masks are made without data here; yours come from scores on your data."""
     import headprune as hp
-    from headprune.cli.demo import minilm_folder
 
-    name = sys.argv[1] if len(sys.argv) > 1 else minilm_folder()
+    name = sys.argv[1] if len(sys.argv) > 1 else hp.demo_model()
     encoder, tokenizer = AutoModel.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
     hp.prune_(encoder, hp.select(hp.score(encoder, method="magnitude"), prune=0.5))
     hp.export(encoder, folder / "standalone", format="standalone")

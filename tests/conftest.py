@@ -16,6 +16,8 @@ import transformers
 from filelock import FileLock
 from hypothesis import settings
 
+import headprune as hp
+
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -46,9 +48,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Made:
 @pytest.fixture(scope="session")
 def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2, a real trained model."""
-    from headprune.cli.demo import minilm_folder
-
-    return minilm_folder()
+    return hp.demo_model()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 make --no-print-directory leaderboard-models
 BIN=.venv/bin
 export HF_HUB_OFFLINE=1
-MINILM=$($BIN/python -c "from headprune.cli.demo import minilm_folder; print(minilm_folder())")
+MINILM=$($BIN/python -c "import headprune as hp; print(hp.demo_model())")
 
 tuned() { # name, model, task, then options
     if [ ! -f "$WORK/$1/finetune.json" ]; then

@@ -25,6 +25,7 @@ from environments import ROOT, TOOLS, VENVS, make
 from figures import figures, quality_figures
 from talking import Worker
 
+import headprune as hp
 from headprune.files import write_text
 
 AGAIN = "headprune again"  # the A/A control
@@ -155,12 +156,10 @@ def _quality(workers: dict[str, Worker], work: Path, options: argparse.Namespace
 
 def _classifier(data_dir: Path) -> Path:
     """The checkpoint that all tools start from: about eight minutes on two cores, once."""
-    from headprune.cli.demo import minilm_folder
-
     folder = VENVS / "minilm-sst2"
     if not (folder / "config.json").is_file():
         recipe = ["--task", "sst2", "--max-length", "64", "--lr", "1e-4", "--epochs", "3", "--seed", "1", "--bf16"]
-        command = [sys.executable, "-m", "headprune", "finetune", minilm_folder(), *recipe]
+        command = [sys.executable, "-m", "headprune", "finetune", hp.demo_model(), *recipe]
         subprocess.run([*map(str, command), "--data-dir", str(data_dir), "--out", str(folder)], check=True)
     return folder
 

@@ -200,7 +200,7 @@ def commands(name: str) -> list[str]:
     script = (HERE / "classifier.sh").read_text().rstrip()
     return [
         "## To repeat it", "", "With the data in `$HEADPRUNE_DATA` (a folder per task) and `MODEL` a copy of "
-        "sentence-transformers/all-MiniLM-L6-v2 (the folder that `headprune.cli.demo.minilm_folder()` names, or its "
+        "sentence-transformers/all-MiniLM-L6-v2 (the folder that `hp.demo_model()` names, or its "
         "name on the hub):", "", "```console",
         f"$ for seed in 1 2 3; do bash docs/results/classifier.sh {task} $seed runs/{task}-$seed; done",
         "$ python docs/results/collect.py classifiers runs", "$ make results", "```", "",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headprune.lab.analysis.functions import find_functions as find_functions
     from headprune.lab.models.configuration import AllAttentionConfig as AllAttentionConfig
     from headprune.lab.models.configuration import TransformerXLConfig as TransformerXLConfig
+    from headprune.lab.models.demo import demo_model as demo_model
     from headprune.lab.models.memory import SegmentMemory as SegmentMemory
     from headprune.lab.models.modeling import AllAttentionForCausalLM as AllAttentionForCausalLM
     from headprune.lab.models.modeling import TransformerXLForCausalLM as TransformerXLForCausalLM
@@ -73,6 +74,7 @@ _PUBLIC = {
     "GateMixin": "headprune.gates.trainer",
     "GateTrainer": "headprune.gates.trainer",
     "choose_trainable_": "headprune.gates.trainer",
+    "demo_model": "headprune.lab.models.demo",
     "export": "headprune.checkpoint.export",
     "find_functions": "headprune.lab.analysis.functions",
     "find_heads": "headprune.structure",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.families.tiny import tiny_model
+from tests.lab.report.conftest import runs  # noqa: F401  # a fixture of both rooms
 
 
 @pytest.fixture(scope="module")

