@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-import headprune.cli.works
 from headprune.files import write_text
 from headprune.lab.experiments.expand import trials_of
 from headprune.lab.experiments.library import all_presets, find_preset
@@ -50,7 +49,6 @@ def main() -> None:
     asked.add_argument("--device", default="cpu")
     asked.add_argument("--repeats", type=int, default=3)
     given = asked.parse_args()
-    assert headprune.cli.works  # registers commands, as `headprune run` does
     speeds = {name: measured(name, given.device, given.repeats) for name in SHAPES}
     result = {
         "benchmark": "paper_cost", "device": given.device, "machine": platform.machine(),

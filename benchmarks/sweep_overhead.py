@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import headprune.cli.works
 from headprune.files import write_text
 from headprune.lab.experiments.ray_runner import RayRunner
 from headprune.lab.experiments.store import Record, Store
@@ -41,7 +40,6 @@ def busy(seconds: int, count: int, start: int) -> list[Trial]:
 def main() -> None:
     import ray
 
-    assert headprune.cli.works  # registers commands, as `headprune run` does
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

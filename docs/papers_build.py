@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import headprune.lab.experiments.arithmetic  # noqa: F401  # kinds of work that need no model
 from headprune.lab.experiments.claims import Verdict
-from headprune.lab.experiments.execute import perform
+from headprune.lab.experiments.execute import execute_trial
 from headprune.lab.experiments.library import all_presets
 from headprune.lab.experiments.presets import Preset, Scale
 from headprune.lab.experiments.runs import Run, plan_run, read_runs
@@ -143,7 +143,7 @@ class Stored:
 def _computed(preset: Preset, scale: str) -> tuple[Run, list[Record]]:
     run, trials = plan_run(preset, scale, {})
     with tempfile.TemporaryDirectory() as folder:
-        records = [perform(trial, Path(folder), {}, {}) for trial in trials]
+        records = [execute_trial(trial, Path(folder), {}, {}) for trial in trials]
     failed = [record.error for record in records if not record.is_done]
     if failed:
         raise RuntimeError(failed[0])

@@ -45,6 +45,7 @@ LAYERS = [
     "lab.experiments",
     "lab.report",
     "jobs.report",
+    "jobs.run",
     "lab",
     "compat",
     "integration",

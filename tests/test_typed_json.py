@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from headprune.typed_json import FieldError, from_plain, to_plain
+from headprune.typed_json import FieldError, from_plain, rest, to_plain
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,25 @@ class Outer:
     out: Path = Path()
 
 
+@dataclass(frozen=True)
+class Flat:
+    score: float
+    facts: Mapping[str, object] = rest()
+
+
 GOOD = Outer("x", Inner(0.5, {"encoder.0": [0, 2]}), (1, 2), (Inner(1.0, {}),), "b", 3, Path("a/b"))
 
 
 def test_a_value_comes_back_as_it_was():
     """Through the text of a file, with tuples, paths and tables."""
     assert from_plain(Outer, json.loads(json.dumps(to_plain(GOOD)))) == GOOD
+
+
+def test_whatever_else_a_table_holds_is_kept():
+    """In a field of its own, and flat in the file."""
+    plain = {"score": 0.5, "newer": [1], "odd": {"a": None}}
+    assert from_plain(Flat, plain) == Flat(0.5, {"newer": [1], "odd": {"a": None}})
+    assert to_plain(from_plain(Flat, plain)) == plain
 
 
 def test_what_may_be_missing_may_be_missing_and_more_is_no_harm():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -13,6 +13,7 @@ from headprune.errors import FileFormatError
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
+_REST = "rest"
 _NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}  # as texts: JSON has no words for them
 
 
@@ -24,10 +25,17 @@ class FieldError(FileFormatError):
         self.field, self.found, self.expected = field, found, expected
 
 
+def rest() -> Any:
+    """A field of a dataclass for whatever else its table holds: `facts: Mapping[str, object] = rest()`."""
+    return field(default_factory=dict, metadata={_REST: True})
+
+
 def to_plain(value: object) -> Any:
     """Dataclasses as tables by field, tuples as lists, paths as texts."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+        found = {one.name: to_plain(getattr(value, one.name)) for one in fields(value)}
+        more = [found.pop(one.name) for one in fields(value) if _REST in one.metadata]
+        return {**more[0], **found} if more else found
     if isinstance(value, Mapping):
         return {str(name): to_plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -144,16 +152,20 @@ def _table(inner: Any) -> _Reader:
 
 def _record(kind: Any) -> _Reader:
     hints = get_type_hints(kind)
+    others = [one.name for one in fields(kind) if _REST in one.metadata]
     parts = [
-        (field.name, _reader(hints[field.name]), field.default is MISSING and field.default_factory is MISSING)
-        for field in fields(kind)
-        if field.init
+        (one.name, _reader(hints[one.name]), one.default is MISSING and one.default_factory is MISSING)
+        for one in fields(kind)
+        if one.init and one.name not in others
     ]
+    named = {name for name, _, _ in parts}
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise FieldError("", repr(value)[:80], "a table")
-        given = {}
+        given: dict[str, Any] = {}
+        for other in others:
+            given[other] = {name: one for name, one in value.items() if name not in named}
         for name, reader, needed in parts:
             if name not in value:
                 if needed:

@@ -257,22 +257,33 @@ def test_gates_that_were_trained_are_not_trained_again(place):
 
 
 def test_a_preset_plans_the_same_trials(place):
-    """Keys and names; so what was finished stays finished."""
+    """Under other keys, because a key says which version of the results it belongs to."""
     words = [sys.executable, "-m", "headprune", "run", str(DATA / "mine.toml"), "--input", "text=text", "--dry-run"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == (DATA / "run" / "planned.txt").read_text()
+    now, before = (text.splitlines() for text in (done.stdout, (DATA / "run" / "planned.txt").read_text()))
+    assert [line.partition("  ")[2] for line in now] == [line.partition("  ")[2] for line in before]
+    assert not {line.partition("  ")[0] for line in now} & {line.partition("  ")[0] for line in before}
 
 
-def test_a_finished_run_is_not_run_again(place):
-    """Every trial is known, and values and claims are those of the report."""
+def test_a_run_of_0_1_0_is_neither_resumed_nor_touched(place):
+    """Everything is computed anew beside it, and told; figures agree, and every old file is as it was."""
     shutil.copytree(DATA / "run" / "runs", place / "runs")
+    old = {path: path.read_bytes() for path in (place / "runs" / "trials").iterdir()}
     told = json.loads(command("run", DATA / "mine.toml", "--input", "text=text", "--out", "runs", "--json"))
     planned = (DATA / "run" / "planned.txt").read_text().splitlines()
-    assert (told["done"], told["known"], told["failed"], told["blocked"]) == (0, len(planned), {}, [])
+    assert (told["done"], told["known"], told["failed"], told["blocked"]) == (len(planned), 0, {}, [])
+    assert told["older"] == {"0.1.0": len(planned)}
     (stored,) = read("run", "report.json")["presets"]
-    assert told["presets"] == {"mine": near(stored["values"])}
-    assert [claim["verdict"] for claim in told["claims"]["mine"]] == [c["verdict"] for c in stored["claims"]]
+    assert [one["name"] for one in told["presets"]["mine"]] == [one["name"] for one in stored["values"]]
+    assert all(path.read_bytes() == content for path, content in old.items())
+    again = command("run", DATA / "mine.toml", "--input", "text=text", "--out", "runs")
+    assert f"{len(planned)} trials of 0.1.0 are in runs" in again
+    assert f"0 trials run, {len(planned)} known already" in again
+
+
+def test_a_preset_of_0_1_0_is_shown_as_it_is(place):
+    """To the letter."""
     shown = command("run", DATA / "mine.toml", "--show")
     assert shown.strip() == (DATA / "mine.toml").read_text().strip()
 
@@ -286,4 +297,5 @@ def test_a_report_of_a_stored_run_has_the_stored_figures(place):
     rows = [line for line in (DATA / "run" / "report.md").read_text().splitlines() if line.startswith("|")]
     assert len(rows) > 50
     assert [row for row in rows if row not in found] == []
-    assert "bits of the whole model" in (place / "report.html").read_text()
+    page = (place / "report.html").read_text()
+    assert "bits of the whole model" in page

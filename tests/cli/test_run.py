@@ -116,7 +116,7 @@ def test_a_chain_of_real_commands_runs_and_its_failures_are_told(tmp_path):
 
 def test_ctrl_c_in_a_command_stops_the_sweep(tmp_path, monkeypatch):
     """It is not a failure of the trial, which goes on when the run is started again."""
-    from headprune.cli import train_lm
+    from headprune.jobs import train_lm
     from headprune.lab.experiments.store import Store
 
     (tmp_path / "text").mkdir()

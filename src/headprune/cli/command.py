@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json as json_module
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
@@ -11,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from headprune.jobs.job import Progress as JobProgress
 from headprune.jobs.job import Step, find_job
@@ -71,7 +72,8 @@ def _parameter(field: OptionField) -> inspect.Parameter:
 def run_job(name: str, options: object, json: bool) -> None:
     """Do it, and tell what was found: to a person, or as JSON to a program."""
     result = find_job(name)(options, _Shown(quiet=json))
-    typer.echo(json_module.dumps(result.to_dict(), indent=1) if json else result.message())
+    if result is not None:
+        typer.echo(json_module.dumps(result.to_dict(), indent=1) if json else result.message())
     if getattr(result, "failed", False):
         raise typer.Exit(1)
 
@@ -95,6 +97,15 @@ class _Shown(JobProgress):
                 begun = True
 
             yield step
+
+    @contextmanager
+    def parts(self, total: int, finished: int = 0) -> Iterator[Step]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                   TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+        console = Console(file=sys.stderr)  # the stream as it is now: parts may send theirs elsewhere
+        with Progress(*columns, console=console, transient=True, disable=self.quiet) as bar:
+            task = bar.add_task("", total=total, completed=finished)
+            yield lambda name: bar.update(task, description=name, advance=1, refresh=True)
 
     def note(self, message: str) -> None:
         typer.echo(message, err=True)

@@ -6,18 +6,16 @@ import os
 import time
 from pathlib import Path
 
-from headprune.lab.experiments.work import alone, works
-
-alone.add("timed")
+from headprune.lab.experiments.work import work
 
 
-@works.add("timed")
+@work("timed", alone=True)
 def timed(context):
     """Says where and when it ran."""
     return _where(float(context.params["options"]["seconds"]))
 
 
-@works.add("where")
+@work("where")
 def where(context):
     """The same, and need not be alone."""
     return _where(float(context.params["options"]["seconds"]))
@@ -31,7 +29,7 @@ def _where(seconds):
     return {"node": ray.get_runtime_context().get_node_id(), "begun": begun, "ended": time.time()}
 
 
-@works.add("slow")
+@work("slow")
 def slow(context):
     """Notes that it ran, waits, writes a file, and adds up what it needs."""
     options = context.params["options"]

@@ -33,5 +33,5 @@ def test_a_heads_share_is_counted(tmp_path):
         tiny_model(family).save_pretrained(tmp_path / family / "out")
         needs = {"model": Needed(tmp_path / family, {})}
         context = Context({"options": {"model": "{model}"}}, 0, tmp_path / "own", needs)
-        found = works["head-share"](context)
+        found = works["head-share"].run(context)
         assert [row["share"] for row in found.values()] == pytest.approx([share] * 2)

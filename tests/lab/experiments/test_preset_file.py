@@ -28,17 +28,26 @@ options = { data-dir = "{data}", seed = "{seed}" }
 [[small.steps]]
 name = "second"
 command = "curve"
+arguments = ["somewhere"]
 needs = ["first"]
 each = { steps = [2, 3] }
 options = { scores = "{first}/scores.json", steps = "{steps}" }
 """
 
 BAD = [
+    (", seed =", ", sede =", r"line 14: score has no option 'sede'. Did you mean 'seed'"),
+    ("scores = ", "max-lenght = 3, scores = ", r"line 22: curve has no option 'max-lenght'. Did you mean 'max-length'"),
+    ("steps = [2, 3]", 'steps = [2, "many"]', r"line 21: curve: --steps is 'many'; expected a whole number"),
+    ('"{steps}" }', '"{steps}", picture = "gif" }', r"line 22: curve: --picture is 'gif'; expected html or png or svg"),
+    ('arguments = ["somewhere"]\n', "", r"line 12: score needs model, which was not given"),
+    ('["somewhere"]', '["here", "there"]', r"line 13: score was given 2 arguments .*; expected model"),
+    ('command = "curve"', 'command = "curv"', r"line 18: no job called 'curv'. Did you mean 'curve'"),
+    ('command = "curve"', 'work = "sped"', r"line 18: no work 'sped'. Did you mean 'speed'"),
     ('what = "nothing"', "whatt = 1", r"mine.toml, line 5: unknown field 'whatt'. Did you mean 'what'"),
     ('line = "none"', "line = 3", r"mine.toml, line 4: 'line' is 3; expected text"),
     ('command = "curve"', 'comand = "curve"', r"line 18: unknown field 'comand'"),
-    ('needs = ["first"]', 'needs = ["frist"]', r"line 19: 'second' needs 'frist', which is no step before it"),
-    ('"{first}/scores.json"', '"{frist}/scores.json"', r"line 21: \{frist\} is no input, need or parameter"),
+    ('needs = ["first"]', 'needs = ["frist"]', r"line 20: 'second' needs 'frist', which is no step before it"),
+    ('"{first}/scores.json"', '"{frist}/scores.json"', r"line 22: \{frist\} is no input, need or parameter"),
     ("steps = [2, 3]", "steps = 2", r"'steps' is 2; expected a list"),
     ('name = "second"', 'name = "first"', r"'first' is there twice"),
     ('command = "score"\n', "", r"the step 'first' has no command"),
@@ -52,8 +61,8 @@ BAD = [
         'options = { data-dir = "{data}" }\neach = { depth = [1, 2] }',
         r"line 18: 'second' needs 'first', which is 2 trials for seed 1 and \{'steps': 2\}; expected one",
     ),
-    ("each = { steps", "rows = [1]\neach = { steps", r"line 20: 'rows' has 1; expected tables of values"),
-    ('needs = ["first"]', 'needs = ["first"]\nseeds = ["x"]', r"line 20: 'seeds' has 'x'; expected whole numbers"),
+    ("each = { steps", "rows = [1]\neach = { steps", r"line 21: 'rows' has 1; expected tables of values"),
+    ('needs = ["first"]', 'needs = ["first"]\nseeds = ["x"]', r"line 21: 'seeds' has 'x'; expected whole numbers"),
     (
         '[[small.steps]]\nname = "second"',
         '[[small.values]]\nname = "v"\nstep = "second"\npath = "x"\n\n[[small.steps]]\nname = "second"',

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-import headprune.cli.works  # noqa: F401  # commands as work
 from headprune.lab.experiments.inputs import fingerprint
 from headprune.lab.experiments.library import all_presets
 from headprune.lab.experiments.runs import note_runs, plan_run, read_runs

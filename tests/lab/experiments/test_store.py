@@ -14,7 +14,7 @@ from headprune.lab.experiments.store import Store
 from headprune.lab.experiments.sweep import Inline, run_sweep
 from headprune.lab.experiments.trial import Trial
 from headprune.lab.experiments.values import number_at
-from headprune.lab.experiments.work import works
+from headprune.lab.experiments.work import Work, works
 from tests.lab.experiments.toy import echoes
 
 KILLED_WRITING = """
@@ -65,7 +65,11 @@ def test_a_kill_while_a_result_is_written_loses_only_that_result(tmp_path, when)
 
 def test_what_is_no_number_is_told_in_words(tmp_path, monkeypatch):
     """JSON has no infinity; a value that is one is no number, and says so."""
-    monkeypatch.setitem(works._items, "broken", lambda context: {"perplexity": float("inf"), "all": [float("nan"), 1]})
+
+    def broken(context):
+        return {"perplexity": float("inf"), "all": [float("nan"), 1]}
+
+    monkeypatch.setitem(works._items, "broken", Work(broken))
     trial = Trial(work="broken")
     run_sweep([trial], Store(tmp_path), Inline())
     record = Store(tmp_path).get(trial.key())

@@ -14,7 +14,7 @@ import headprune as hp
 from headprune.lab.experiments.store import Record, Store
 from headprune.lab.experiments.sweep import Inline, Sweep, run_sweep
 from headprune.lab.experiments.trial import Trial
-from headprune.lab.experiments.work import works
+from headprune.lab.experiments.work import Work, works
 from tests.lab.experiments.toy import echoes
 
 
@@ -32,7 +32,7 @@ def counted(monkeypatch):
         (context.folder / "seen.txt").write_text(str(context.params["number"]))
         return {"number": context.params["number"], "of": sum(n.result["number"] for n in context.needs.values())}
 
-    monkeypatch.setitem(works._items, "count", count)
+    monkeypatch.setitem(works._items, "count", Work(count))
     return calls
 
 
@@ -109,9 +109,9 @@ from pathlib import Path
 from headprune.lab.experiments.store import Store
 from headprune.lab.experiments.sweep import Inline, run_sweep
 from headprune.lab.experiments.trial import Trial
-from headprune.lab.experiments.work import works
+from headprune.lab.experiments.work import work
 folder = Path(sys.argv[1])
-@works.add("slow")
+@work("slow")
 def slow(context):
     with (folder / "calls.txt").open("a") as file:
         file.write(f"{context.params['number']}\\n")
@@ -156,7 +156,7 @@ def test_ctrl_c_comes_through_and_keeps_what_is_done(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return {}
 
-    monkeypatch.setitem(works._items, "stop", stop)
+    monkeypatch.setitem(works._items, "stop", Work(stop))
     trials = [Trial(work="stop", params={"number": n}) for n in range(4)]
     with pytest.raises(KeyboardInterrupt):
         run_sweep(trials, Store(tmp_path), Inline())

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headprune as hp
+from headprune.lab.experiments import trial as trial_room
 from headprune.lab.experiments.trial import Trial
+from headprune.lab.experiments.work import Work, works
 
 JSON = st.recursive(
     st.none()
@@ -56,9 +58,33 @@ def test_the_same_work_under_other_names_is_the_same_trial():
     assert made("cut", "text") != made("cut", "text", data="c" * 16)
 
 
-def test_keys_do_not_change_between_versions():
-    """Stored results would be lost: a known trial keeps its key."""
-    assert Trial(work="echo", params={"share": 0.5, "names": ["a", "b"]}, seed=3).key() == "8e8bbf7ec16b4221"
+def test_keys_do_not_change_while_the_results_do_not():
+    """Stored results would be lost: a known trial keeps its key, and one of 0.1.0 is found under the one it had."""
+    params = {"share": 0.5, "names": ["a", "b"]}
+    assert Trial(work="echo", params=params, seed=3).key() == "20b5881235d333b4"
+    assert Trial(work="echo", params=params, seed=3, version="0.1.0").key() == "8e8bbf7ec16b4221"
+
+
+def test_a_key_says_which_version_of_the_results_it_belongs_to(monkeypatch):
+    """When the figures of a work change, or those of all, its trials are others; those of other works stay."""
+    trials = [Trial(work=name) for name in ("echo", "spin")]
+    monkeypatch.setitem(works._items, "echo", Work(works["echo"].run, version=2))
+    later = [Trial(work=name) for name in ("echo", "spin")]
+    assert [old.key() == new.key() for old, new in zip(trials, later, strict=True)] == [False, True]
+    assert [trial.made_by for trial in (*trials, *later)] == ["results 1.1", "", "", ""]
+    monkeypatch.setattr(trial_room, "RESULTS", 2)
+    assert Trial(work="spin").key() != trials[1].key()
+    assert Trial.from_dict(trials[1].to_dict()).made_by == "results 1.1"
+
+
+def test_a_trial_of_0_1_0_is_told_from_a_new_one():
+    """Its file has no version."""
+    content = Trial(work="echo").to_dict()
+    del content["version"]
+    old = Trial.from_dict(content)
+    assert (old.version, old.made_by) == ("0.1.0", "0.1.0")
+    assert old.to_dict() == content
+    assert old.key() != Trial(work="echo").key()
 
 
 def test_parameters_that_are_no_json_are_refused():

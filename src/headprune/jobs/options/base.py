@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from headprune.errors import MaskError, UnknownNameError
 from headprune.registry import hint
 
 Options = TypeVar("Options")
+
+
+class OptionError(UnknownNameError):
+    """An option that a job does not have, or one that it cannot read; `option` is its name as it was given."""
+
+    def __init__(self, message: str, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,14 @@ def amount(text: str) -> float | int:
     return float(match[1]) / 100 if match[2] else int(match[1])
 
 
-def option_fields(options: type[Any]) -> list[OptionField]:
+def option_fields(options: type[Any]) -> tuple[OptionField, ...]:
     """Every option of a class; those of a group (a field that is an options class itself) among the others."""
-    return list(_fields(options, None, None))
+    return _all_fields(cast(Any, options))
+
+
+@functools.cache
+def _all_fields(options: Any) -> tuple[OptionField, ...]:
+    return tuple(_fields(options, None, None))
 
 
 def _fields(options: type[Any], group: str | None, defaults: object) -> Iterator[OptionField]:
@@ -104,8 +118,12 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
         place = own if field.group is None else groups.setdefault(field.group, {})
         if field.name in values or field.default is not MISSING:
             place[field.name] = values.get(field.name, field.default)
-    hints = get_type_hints(options)
-    return options(**own, **{name: hints[name](**found) for name, found in groups.items()})
+    return options(**own, **{name: _group(cast(Any, options), name)(**found) for name, found in groups.items()})
+
+
+@functools.cache
+def _group(options: Any, name: str) -> Any:
+    return get_type_hints(options)[name]
 
 
 def parse(options: type[Options], arguments: Sequence[object], given: Mapping[str, object], what: str) -> Options:
@@ -117,28 +135,32 @@ def parse(options: type[Options], arguments: Sequence[object], given: Mapping[st
     places = [field for field in every if field.option.is_argument]
     if len(arguments) > len(places):
         expected = ", ".join(field.name for field in places) or "none"
-        raise UnknownNameError(f"{what} was given {len(arguments)} arguments {list(arguments)}; expected {expected}.")
+        raise OptionError(
+            f"{what} was given {len(arguments)} arguments {list(arguments)}; expected {expected}.", "arguments"
+        )
     values: dict[str, object] = {
-        field.name: _value(field, word, what) for field, word in zip(places, arguments, strict=False)
+        field.name: _value(field, word, what, "arguments") for field, word in zip(places, arguments, strict=False)
     }
     known = {name: (field, yes) for field in every for name, yes in field.names.items()}
     for name, value in given.items():
         if name not in known:
-            raise UnknownNameError(f"{what} has no option '{name}'. {hint(name, known)}")
+            raise OptionError(f"{what} has no option '{name}'. {hint(name, known)}", name)
         field, yes = known[name]
         if value is not None:
-            values[field.name] = _value(field, value, what) if yes else not _value(field, value, what)
-    missing = [field.flag for field in every if field.default is MISSING and field.name not in values]
+            read = _value(field, value, what, name)
+            values[field.name] = read if yes else not read
+    absent = [field for field in every if field.default is MISSING and field.name not in values]
+    missing = [field.name if field.option.is_argument else field.flag for field in absent]
     if missing:
-        raise UnknownNameError(f"{what} needs {', '.join(missing)}, which was not given.")
+        raise OptionError(f"{what} needs {', '.join(missing)}, which was not given.")
     return build(options, values)
 
 
-def _value(field: OptionField, value: object, what: str) -> object:
+def _value(field: OptionField, value: object, what: str, name: str) -> object:
     try:
         return _converted(field.type, value)
     except (TypeError, ValueError) as error:
-        raise UnknownNameError(f"{what}: {field.flag} is {value!r}; expected {_expected(field.type)}.") from error
+        raise OptionError(f"{what}: {field.flag} is {value!r}; expected {_expected(field.type)}.", name) from error
 
 
 def _converted(kind: Any, value: object) -> object:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from headprune.lab.experiments.work import Context, Result, works
+from headprune.lab.experiments.work import Context, Result, work
 
 
-@works.add("densities")
+@work("densities")
 def densities(context: Context) -> Result:
     """Concrete and Hard Concrete distributions with their point masses (Voita et al., Figure 6)."""
     import torch
@@ -39,7 +39,7 @@ def _concrete(point: float, log_alpha: float, temperature: float) -> float:
     return u * (1 - u) * temperature / (point * (1 - point))
 
 
-@works.add("savings")
+@work("savings")
 def savings(context: Context) -> Result:
     """Parameters and MACs left by share of heads pruned, All-attention and Transformer-XL (Shim et al., Figure 1)."""
     from headprune.lab.models.configuration import AllAttentionConfig, TransformerXLConfig

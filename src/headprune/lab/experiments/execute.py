@@ -26,7 +26,7 @@ def execute_trial(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         given = {name: inputs[known] for name, known in trial.params.get("inputs", {}).items()}
-        result = works[trial.work](Context(trial.params, trial.seed, folder, needs, given, device))
+        result = works[trial.work].run(Context(trial.params, trial.seed, folder, needs, given, device))
         told: dict[str, object] = {"status": "done", "result": _plain(result)}
     except HeadpruneError as error:
         told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}

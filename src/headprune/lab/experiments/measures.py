@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from headprune.checkpoint.load_model import load_model
 from headprune.lab.experiments.placeholders import resolved
-from headprune.lab.experiments.work import Context, Result, alone, works
-
-OUT = "out"  # inside a trial's folder: what a command wrote
+from headprune.lab.experiments.work import Context, Result, work
 
 
-def places(context: Context) -> dict[str, Path]:
-    """What placeholders stand for: folders of needed steps, and inputs."""
-    return {**{name: need.folder / OUT for name, need in context.needs.items()}, **context.inputs}
-
-
-alone.add("speed")
-
-
-@works.add("speed")
+@work("speed", alone=True)
 def speed(context: Context) -> Result:
     """A pruned model against the whole one, in interleaved rounds with an A/A control (Michel et al., Table 4)."""
     import torch
@@ -28,7 +17,7 @@ def speed(context: Context) -> Result:
     from headprune.cost.measurement import interleaved, ratio
     from headprune.structure.example import example_inputs, to_model
 
-    options = resolved(dict(context.params["options"]), places(context))
+    options = resolved(dict(context.params["options"]), context.places)
     whole, pruned = (load_model(str(options[name]), "cpu") for name in ("whole", "pruned"))
     inputs = example_inputs(whole, batch=int(options["batch"]), length=int(options["length"]))
 
@@ -52,14 +41,14 @@ def speed(context: Context) -> Result:
     }  # fmt: skip
 
 
-@works.add("head-share")
+@work("head-share")
 def head_share(context: Context) -> Result:
     """What share of its block's weights leaves with the first head of each site (Michel et al., section 3.1)."""
     from headprune.heads import HeadMask
     from headprune.structure import find_heads
     from headprune.surgery.prune import temporarily_pruned
 
-    options = resolved(dict(context.params["options"]), places(context))
+    options = resolved(dict(context.params["options"]), context.places)
     model = load_model(str(options["model"]), "cpu")
     heads = find_heads(model)
     whole = {site.id: _weights(model, site.path) for site in heads}

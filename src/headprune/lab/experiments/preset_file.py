@@ -9,17 +9,23 @@ from dataclasses import replace
 from typing import Any
 
 from headprune.errors import PresetError
+from headprune.jobs.job import job_names
+from headprune.jobs.options.base import OptionError
 from headprune.lab.experiments.expand import UnclearNeedError, trials_of
+from headprune.lab.experiments.job_step import step_options
 from headprune.lab.experiments.placeholders import names_in
 from headprune.lab.experiments.presets import RELATIONS, SCALES, Claim, Preset, Scale, Step, Value
+from headprune.lab.experiments.trial import Trial
+from headprune.lab.experiments.work import works
 from headprune.registry import hint
 
 MOST_TRIALS = 5000  # of one scale: a few values for each of a few parameters would make millions
 DEEPEST = 50  # lists and tables inside one another
 
 
-def read_preset(text: str, file: str, shared: Mapping[str, Any]) -> Preset:
-    """A preset from the text of a file; what is wrong with it is told with the line. `shared` are steps by scale."""
+def read_preset(text: str, file: str, shared: Mapping[str, Any], *, is_old: bool = False) -> Preset:
+    """A preset from the text of a file; what is wrong with it is told with the line. `shared` are steps by scale. One
+    that was run already (`is_old`) need not be one that can be run: its options may be those of another version."""
     try:
         content = tomllib.loads(text)
         _check_sizes(content)
@@ -38,9 +44,11 @@ def read_preset(text: str, file: str, shared: Mapping[str, Any]) -> Preset:
     preset = Preset(**{name: top[name] for name in ("name", "study", "line", "what")}, scales=scales, source=text)
     for name, scale in scales.items():
         try:
-            trials_of(preset, name, dict.fromkeys(scale.inputs, ""))
+            trials = trials_of(preset, name, dict.fromkeys(scale.inputs, ""))
         except UnclearNeedError as error:
             raise PresetError(f"{reader.where('name', error.step)}: {error}") from error
+        for trial in trials if not is_old else ():
+            reader.check_work(trial)
     return preset
 
 
@@ -61,15 +69,18 @@ class _Reader:
     def __init__(self, text: str, file: str, shared: Mapping[str, Any]) -> None:
         self.lines, self.file, self.known = text.splitlines(), file, shared
 
-    def where(self, name: str, value: Any = None) -> str:
-        """The line of a field, of the one with this value if there are several."""
-        found = [
-            n
-            for n, line in enumerate(self.lines, 1)
-            if re.search(rf"(^|[\s{{,\[.\"]){re.escape(name)}[\"\s]*[=\]]", line)
-        ]
+    def where(self, name: str, value: Any = None, *, step: str = "") -> str:
+        """The line of a field: of the one with this value, or of the first in a step, if there are several."""
+        found = self._lines_of(name)
         exact = [n for n in found if isinstance(value, str) and value in self.lines[n - 1]]
+        if step:
+            begun = next((n for n in self._lines_of("name") if f'"{step}"' in self.lines[n - 1]), 1)
+            exact = [n for n in found if n >= begun] or [begun]
         return f"{self.file}, line {(exact or found or [1])[0]}"
+
+    def _lines_of(self, name: str) -> list[int]:
+        field = re.compile(rf"(^|[\s{{,\[.\"]){re.escape(name)}[\"\s]*[=\]]")
+        return [n for n, line in enumerate(self.lines, 1) if field.search(line)]
 
     def fields(
         self, content: Any, needed: Mapping[str, type], allowed: Mapping[str, Any], place: str = ""
@@ -203,6 +214,22 @@ class _Reader:
                         f"{self.where(field, name)}: '{name}' is {names.count(name)} values; expected one. "
                         f"{hint(name, names)}"
                     )
+
+    def check_work(self, trial: Trial) -> None:
+        """There is such a job or work, and the job takes what it is given."""
+        if trial.work != "command":
+            if trial.work not in works:
+                raise PresetError(
+                    f"{self.where('work', trial.work)}: no work '{trial.work}'. {hint(trial.work, works)}"
+                )
+            return
+        if trial.kind not in job_names():
+            place = self.where("command", trial.kind)
+            raise PresetError(f"{place}: no job called '{trial.kind}'. {hint(trial.kind, job_names())}")
+        try:
+            step_options(trial.params, {})
+        except OptionError as error:
+            raise PresetError(f"{self.where(error.option or 'command', step=trial.step)}: {error}") from error
 
     def check_value(self, value: Value, steps: Mapping[str, Step]) -> None:
         """It must mean one trial a seed: several would be taken for seeds, none would never be done."""

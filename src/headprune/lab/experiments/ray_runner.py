@@ -25,7 +25,7 @@ from headprune.lab.experiments.execute import execute_trial
 from headprune.lab.experiments.store import Record
 from headprune.lab.experiments.sweep import Sweep
 from headprune.lab.experiments.trial import Trial
-from headprune.lab.experiments.work import Needed, alone
+from headprune.lab.experiments.work import Needed, works
 
 RETRIES = 5  # of a task whose worker or node died
 TIDY_SECONDS = 10
@@ -119,7 +119,8 @@ class RayRunner:
     def _cores(self, ray: Any, trial: Trial) -> float:
         """What a trial asks for. One that measures time takes all the cores of a node that can hold it, so that Ray
         runs nothing beside it there."""
-        if trial.work not in alone:
+        known = works.find(trial.work)  # maybe only its module on the workers knows it
+        if known is None or not known.alone:
             return self.num_cpus
         return max([self.num_cpus, *(node.get("CPU", 0) for node in _nodes(ray) if self._fits(node))])
 

@@ -30,6 +30,13 @@ class Checked:
         """Whether the size is the published one; None where the paper gives none."""
         return None if self.published is None else abs(self.layers - self.published) <= NEAR * self.published
 
+    def message(self) -> str:
+        known = "" if self.published is None else f" (paper: {self.published / 1e6:g} M)"
+        return (
+            f"{self.step}: {self.model}, {self.parameters / 1e6:.1f} M parameters, {self.layers / 1e6:.1f} M in its "
+            f"layers{known}; two steps taken"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "losses": list(self.losses), "agrees": self.agrees}
 

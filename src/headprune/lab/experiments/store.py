@@ -28,7 +28,7 @@ from headprune.errors import FileFormatError, MissingExtraError, StoreError
 from headprune.files import loads, write_text
 from headprune.lab.experiments.trial import Trial
 
-SCHEMA = 1
+SCHEMA = 2  # 1: headprune 0.1.0, whose trials do not tell the version of their results
 PACKAGES = ("headprune", "torch", "transformers", "numpy")
 
 

@@ -50,9 +50,11 @@ class Sweep:
         for trial in trials:
             self.trials.setdefault(trial.key(), trial)
         for trial in self.trials.values():
+            if trial.made_by:
+                raise StoreError(f"{trial.label or trial.kind} is of {trial.made_by}, which this headprune cannot run.")
             for name, key in trial.needs.items():
                 if key not in self.trials:
-                    raise StoreError(f"{trial.label or trial.work} needs '{name}' ({key}), which is not in the sweep.")
+                    raise StoreError(f"{trial.label or trial.kind} needs '{name}' ({key}), which is not in the sweep.")
         self.records: dict[str, Record] = {}
         for key in self.trials:
             record = store.get(key)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headprune.errors import DataError
+from headprune.errors import DataError, HeadpruneError
+from headprune.jobs.job import results_version
+from headprune.lab.experiments.work import works
+
+RESULTS = 1  # rises when the figures of every kind of work change; those of one kind have a version of their own
+FIRST = "0.1.0"  # made trials that did not say which version of the results they belong to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +23,9 @@ class Trial:
     """Same trial, same key, on any machine: results stored under it are not computed again.
 
     `needs` are other trials by the name under which this one knows them; their keys are part of its own, so that a
-    change anywhere before it gives it another key. `step` and `label` are for people and no part of the key.
+    change anywhere before it gives it another key. `version` says what computes it, as RESULTS and the version of its
+    work's own results: figures of different versions are never taken for one another. `step` and `label` are for people
+    and no part of the key.
     """
 
     work: str
@@ -25,6 +34,7 @@ class Trial:
     needs: Mapping[str, str] = field(default_factory=dict)
     step: str = ""
     label: str = ""
+    version: str = ""  # of the results; if it is not given, what this headprune computes
     schema: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -34,6 +44,20 @@ class Trial:
             raise DataError(f"The parameters of a trial must be plain JSON values: {error}.") from error
         object.__setattr__(self, "params", plain)  # a copy of its own: nobody changes it from outside
         object.__setattr__(self, "needs", dict(self.needs))
+        if not self.version:
+            object.__setattr__(self, "version", current_version(self.kind))
+
+    @property
+    def kind(self) -> str:
+        """What is done: the name of a job, or of another work."""
+        return str(self.params.get("command") or self.work)
+
+    @property
+    def made_by(self) -> str:
+        """Nothing if this headprune computes such results; else which one did, for people."""
+        if self.version == current_version(self.kind):
+            return ""
+        return self.version if self.version == FIRST else f"results {self.version}"
 
     def key(self) -> str:
         """From what is done and to what, not from the names that a preset has for it: `{model}` counts as the trial or
@@ -44,12 +68,14 @@ class Trial:
             "schema": self.schema, "work": self.work, "params": _named(params, stands_for), "seed": self.seed,
             "needs": sorted(self.needs.values()),
         }  # fmt: skip
+        if self.version != FIRST:
+            content["version"] = self.version
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "work": self.work, "params": dict(self.params), "seed": self.seed, "needs": dict(self.needs),
-            "step": self.step, "label": self.label,
+            "step": self.step, "label": self.label, **({"version": self.version} if self.version != FIRST else {}),
         }  # fmt: skip
 
     @classmethod
@@ -63,7 +89,24 @@ class Trial:
         keys = [*inputs.values(), *content["needs"].values()]
         if not isinstance(values, dict) or not all(isinstance(key, str) and "{" not in key for key in keys):
             raise ValueError("its inputs and needs are not those of a trial")
-        return cls(**{name: content[name] for name in ("work", "params", "seed", "needs", "step", "label")})
+        version = content.get("version", FIRST)
+        if not isinstance(version, str) or not re.fullmatch(r"[0-9.]{1,20}", version):
+            raise ValueError(f"'version' is {str(version)[:60]!r}")
+        return cls(version=version, **{name: content[name] for name in _KINDS})
+
+
+def current_version(kind: str) -> str:
+    """Of the results that this headprune computes for a kind of work."""
+    known = works.find(kind)
+    return f"{RESULTS}.{known.version if known is not None else _job_version(kind)}"
+
+
+@functools.cache
+def _job_version(kind: str) -> int:
+    try:
+        return results_version(kind)
+    except HeadpruneError:
+        return 1  # no job that is known here: running it tells
 
 
 _KINDS = {"work": str, "params": dict, "seed": int, "needs": dict, "step": str, "label": str}

@@ -46,6 +46,11 @@ class Observed:
             return None
         return statistics.stdev(self.found) / abs(self.mean)
 
+    def message(self) -> str:
+        here = (self.problem or "not done") if self.mean is None else f"{self.mean:.4g}"
+        here += f" ± {self.half_width:.2g}" if self.half_width is not None else ""
+        return f"{self.name}: {here}" + ("" if self.paper is None else f" (paper: {self.paper})")
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name, "paper": self.paper, "mean": self.mean, "half_width": self.half_width,

@@ -1,6 +1,7 @@
 """Kinds of work that a trial can be: a name, and a function from what the trial says to a result.
 
-A result is a table of plain JSON values. Files go into the trial's folder, where trials that need it find them.
+A result is a table of plain JSON values. Files go into the trial's folder, where trials that need it find them. Most
+trials are jobs (`job_step`); what no command does is a small function under a name of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from headprune.registry import Registry
+
+OUT = "out"  # inside a trial's folder: what a job wrote
 
 
 @dataclass(frozen=True)
@@ -32,20 +35,46 @@ class Context:
     inputs: Mapping[str, Path] = field(default_factory=dict)  # what was given from outside
     device: str = "cpu"  # where to compute: no part of the trial, whose result should not depend on it
 
+    @property
+    def places(self) -> dict[str, Path]:
+        """What placeholders stand for: folders of needed steps, and inputs."""
+        return {**{name: need.folder / OUT for name, need in self.needs.items()}, **self.inputs}
+
 
 Result = dict[str, Any]
-Work = Callable[[Context], Result]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A kind of work. Its `version` is that of its results: it rises only when figures change."""
+
+    run: Callable[[Context], Result]
+    version: int = 1
+    alone: bool = False  # it measures time: nothing else may run on the machine meanwhile
+
+
 works: Registry[Work] = Registry("work")
-alone: set[str] = set()  # kinds of work that measure time: nothing else may run on the machine meanwhile
 
 
-@works.add("echo")
+def work(
+    name: str, *, version: int = 1, alone: bool = False
+) -> Callable[[Callable[[Context], Result]], Callable[[Context], Result]]:
+    """`@work("mine")` above a function makes it a kind of work that presets can name."""
+
+    def register(run: Callable[[Context], Result]) -> Callable[[Context], Result]:
+        works.add(name)(Work(run, version, alone))
+        return run
+
+    return register
+
+
+@work("echo")
 def echo(context: Context) -> Result:
     """Says what it was told: for trying out runners and clusters."""
     return {"params": dict(context.params), "seed": context.seed}
 
 
-@works.add("spin")
+@work("spin")
 def spin(context: Context) -> Result:
     """Keeps one core busy for a while: for measuring runners."""
     total = 0
