@@ -65,7 +65,7 @@ def site_costs(probe: Probe, heads: HeadMap, unit: Unit = "head") -> Costs:
 
 def _kinds(model: nn.Module, heads: HeadMap) -> list[list[Site]]:
     """Sites of one shape and class together."""
-    kinds: dict[tuple[Any, ...], list[Site]] = {}
+    kinds: dict[tuple[object, ...], list[Site]] = {}
     for site in heads:
         if site.num_heads:
             block = type(model.get_submodule(site.path)).__name__

@@ -6,8 +6,8 @@ import bisect
 import math
 import operator
 import random
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal
 
 from headprune import files
 from headprune.errors import MaskError, UnknownNameError
@@ -233,7 +233,7 @@ class HeadMask:
             raise UnknownNameError(f"There is no head '{head}': the heads of {head.site} are numbered 0 to {last}.")
         return head
 
-    def _combine(self, other: HeadMask, operation: Any) -> HeadMask:
+    def _combine(self, other: HeadMask, operation: Callable[[set[int], set[int]], set[int]]) -> HeadMask:
         if not isinstance(other, HeadMask):
             raise MaskError(f"Found {type(other).__name__}, expected another HeadMask.")
         if self._original != other._original:

@@ -163,6 +163,6 @@ def check_fit(scores: HeadScores, heads: HeadMap) -> None:
         missing = [index for index in site.kept if row[index] is None]
         if missing:
             raise MaskError(f"{HeadId(site.id, missing[0])} has no score. Score the model that you select heads of.")
-        odd = [index for index in site.kept if not math.isfinite(row[index])]  # type: ignore[arg-type]
+        odd = [index for index in site.kept if not math.isfinite(row[index] or 0.0)]
         if odd:
             raise MaskError(f"The score of {HeadId(site.id, odd[0])} is {row[odd[0]]}; expected a finite number.")

@@ -55,13 +55,13 @@ class HeadScores:
             for index, value in zip(site.kept, given, strict=True):
                 row[index] = float(value)
             sums[site.id] = tuple(row)
-        squares = {site: _map(row, lambda x: x * x) for site, row in sums.items()}
+        squares = {site: tuple(None if x is None else x * x for x in row) for site, row in sums.items()}
         return cls(method=method, sums=sums, squares=squares, counts=dict.fromkeys(sums, 1.0), **about)
 
     @property
     def scores(self) -> dict[str, Row]:
         """The mean per head."""
-        return {site: _map(row, lambda x, n=self.counts[site]: x / n) for site, row in self.sums.items()}
+        return {site: _divided(row, self.counts[site]) for site, row in self.sums.items()}
 
     @property
     def standard_errors(self) -> dict[str, Row]:
@@ -96,7 +96,7 @@ class HeadScores:
             comparable=self.comparable and other.comparable,
         )
 
-    def _told_of_both(self, other: HeadScores) -> dict[str, Any]:
+    def _told_of_both(self, other: HeadScores) -> dict[str, float]:
         """What each tells of its own work, by how much work it was."""
         mine, others = sum(self.counts.values()), sum(other.counts.values())
         return {
@@ -122,7 +122,7 @@ class HeadScores:
         rows = {}
         for site, row in self.scores.items():
             norm = math.sqrt(math.fsum(x * x for x in row if x is not None)) + 1e-20
-            rows[site] = _map(row, lambda x, norm=norm: x / norm)
+            rows[site] = _divided(row, norm)
         return rows
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,11 +183,11 @@ class HeadScores:
         return {site: [x is None for x in row] for site, row in self.sums.items()}
 
 
-def _map(row: Row, function: Any) -> Row:
-    return tuple(None if x is None else function(x) for x in row)
+def _divided(row: Row, by: float) -> Row:
+    return tuple(None if x is None else x / by for x in row)
 
 
-def _how(options: Mapping[str, Any]) -> dict[str, Any]:
+def _how(options: Mapping[str, object]) -> dict[str, object]:
     """Options that scores must have in common to be added up."""
     return {name: value for name, value in options.items() if name not in _TOLD}
 

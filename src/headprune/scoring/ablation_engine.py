@@ -22,7 +22,7 @@ from headprune.scoring.context import ScoringContext
 from headprune.scoring.forward_cache import KeptEncoder, NothingKept, Replays, Reuse
 from headprune.types import Batch
 
-Outcome = Callable[[Any, Mapping[str, Any]], Tensor]  # model output and batch -> one row per example
+Outcome = Callable[[Any, Batch], Tensor]  # model output and batch -> one row per example
 
 
 @dataclass

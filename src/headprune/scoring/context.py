@@ -29,7 +29,7 @@ class ScoringContext:
     batches: Iterable[Batch]
     loss: ExampleLoss
     seed: int = 0
-    run: Callable[[nn.Module, Mapping[str, Any]], Any] = lambda model, inputs: model(**inputs)
+    run: Callable[[nn.Module, Batch], Any] = lambda model, inputs: model(**inputs)
     searches: bool = False  # whether `run` takes many forward passes (beam search)
 
     def whole(self, batch: Batch) -> Any:
@@ -140,7 +140,7 @@ def on_device(batch: Batch, device: torch.device) -> dict[str, Any]:
         return {key: value.clone() if _is_inference(value) else value for key, value in moved.items()}
 
 
-def _is_inference(value: Any) -> bool:
+def _is_inference(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_inference()
 
 

@@ -6,7 +6,7 @@ sites of the decoder and cross-attention get the encoder's output as it was. `No
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import nn
@@ -15,8 +15,7 @@ from headprune.heads import HeadMask, Site
 from headprune.hooks import recorded, replayed
 from headprune.masking import masked
 from headprune.scoring.context import ScoringContext, model_inputs
-
-Batch = Mapping[str, Any]
+from headprune.types import Batch
 
 
 class Reuse(Protocol):

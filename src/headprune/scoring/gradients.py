@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +11,12 @@ from headprune.errors import MaskError
 from headprune.heads import Site
 from headprune.masking import masked
 from headprune.scoring.context import ScoringContext, batch_rows, single_examples
+from headprune.types import Batch
 
 Gradients = dict[str, Tensor]
 
 
-def example_gradients(job: ScoringContext, batch: Mapping[str, Any]) -> Gradients:
+def example_gradients(job: ScoringContext, batch: Batch) -> Gradients:
     """dL(x)/dξ for every example x of the batch: site -> (batch, heads).
 
     Each example has a mask of its own, so one backward of the summed loss gives every example's gradient. Where the
@@ -41,13 +41,13 @@ def with_gradients(
     return found
 
 
-def batch_gradients(job: ScoringContext, batch: Mapping[str, Any]) -> Gradients:
+def batch_gradients(job: ScoringContext, batch: Batch) -> Gradients:
     """d(mean loss)/dξ with one mask for the whole batch: site -> (1, heads)."""
     found = _gradients(job, batch, ())
     return {site: grad.unsqueeze(0) / batch_rows(batch) for site, grad in found.items()}
 
 
-def _gradients(job: ScoringContext, batch: Mapping[str, Any], shape: tuple[int, ...]) -> Gradients:
+def _gradients(job: ScoringContext, batch: Batch, shape: tuple[int, ...]) -> Gradients:
     sites = [site for site in job.heads if site.num_heads]
     device = next(job.model.parameters()).device
     masks = {s.id: torch.ones(*shape, s.original_num_heads, device=device, requires_grad=True) for s in sites}

@@ -8,17 +8,16 @@ is: `loss(outputs, batch) -> (batch,)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headprune.errors import DataError, UnsupportedModelError
-from headprune.types import Outputs
+from headprune.types import Batch, Outputs
 
-Batch = Mapping[str, Any]
 LossFunction = Callable[[Outputs, Batch], Tensor]
 IGNORED = -100
 

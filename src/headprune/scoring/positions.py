@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -32,7 +30,7 @@ def real_positions(batch: Batch, component: str, like: Tensor, *, has_encoder: b
     return torch.ones(like.shape[:2], dtype=like.dtype, device=like.device)
 
 
-def _by_row(value: Any) -> Tensor | None:
+def _by_row(value: object) -> Tensor | None:
     """(batch, positions); several texts of an example (the choices of a question) one after another."""
     return value.flatten(1) if isinstance(value, Tensor) and value.dim() > 1 else None
 

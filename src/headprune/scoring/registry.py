@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ class Scorer:
         scores = self.function(job, **options)
         return replace(scores, comparable=scores.comparable or self.comparable)
 
-    def check_options(self, name: str, options: Any) -> None:
+    def check_options(self, name: str, options: Iterable[str]) -> None:
         check_options(f"The score '{name}'", self.function, options)
 
 

@@ -16,13 +16,14 @@ from headprune.heads import HeadMap, HeadScores
 from headprune.scoring.registry import scorers
 from headprune.scoring.run import score
 from headprune.structure.find import find_heads, unwrapped
+from headprune.types import Batch
 
 PART = 16  # batches a part
 
 
 def score_in_parts(
     model: nn.Module,
-    batches: Sequence[Mapping[str, Any]],
+    batches: Sequence[Batch],
     folder: Path,
     *,
     heads: HeadMap | None = None,
@@ -56,13 +57,13 @@ def score_in_parts(
     return total
 
 
-def _counted(batches: Sequence[Mapping[str, Any]], progress: Callable[[str], None]) -> Iterator[Mapping[str, Any]]:
+def _counted(batches: Sequence[Batch], progress: Callable[[str], None]) -> Iterator[Batch]:
     for batch in batches:
         progress("scoring")
         yield batch
 
 
-def work_key(model: nn.Module, batches: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+def work_key(model: nn.Module, batches: Sequence[Batch], options: Mapping[str, object]) -> str:
     """The same for the same weights, data and options; another for anything else."""
     digest = hashlib.sha256(json.dumps({k: str(v) for k, v in options.items()}, sort_keys=True).encode())
     for name, parameter in model.named_parameters():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from headprune.hooks import recorded_attention
 from headprune.scoring.context import HeadSums, ScoringContext
 from headprune.scoring.positions import example_means
 from headprune.scoring.registry import scorers
+from headprune.types import Batch
 
 
 @scorers.add("confidence", of_attention=True)
@@ -71,10 +71,9 @@ def _mean_over_queries(
     return sums.scores(method, exclude_end=exclude_end)
 
 
-def _without_end(maps: Tensor, batch: Any, site: Site, job: ScoringContext) -> Tensor:
+def _without_end(maps: Tensor, batch: Batch, site: Site, job: ScoringContext) -> Tensor:
     """Attention to end-of-sequence keys set to zero, where the keys are tokens that the batch shows."""
-    config: Any = getattr(job.model, "config", None)
-    end = getattr(config, "eos_token_id", None)
+    end = getattr(getattr(job.model, "config", None), "eos_token_id", None)
     name = "decoder_input_ids" if site.component == "decoder" and "decoder_input_ids" in batch else "input_ids"
     keys = batch.get(name)
     if end is None or not isinstance(keys, Tensor) or keys.shape != (maps.shape[0], maps.shape[3]):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from headprune.scoring.gradients import with_gradients
 from headprune.scoring.methods.reconstruction import blocks_of, by_head, elimination
 from headprune.scoring.moments import moments_of, within_memory
 from headprune.scoring.registry import scorers
+from headprune.types import Batch
 
 
 @scorers.add("curvature", comparable=True, needs_all=True)
@@ -43,7 +43,7 @@ def curvature(job: ScoringContext, *, ridge: float = 1e-4, unit: Unit = "head") 
     return sums.scores("curvature", ridge=ridge, unit=unit)
 
 
-def _pushes(job: ScoringContext, sites: Sequence[Site], batches: Iterable[Mapping[str, Any]]) -> dict[str, Tensor]:
+def _pushes(job: ScoringContext, sites: Sequence[Site], batches: Iterable[Batch]) -> dict[str, Tensor]:
     """A of each site, as the docstring of `curvature` has it."""
     modules = {site.id: job.model.get_submodule(site.output) for site in sites}
     found: dict[str, Tensor] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
@@ -40,7 +38,7 @@ def _value_rows(model: nn.Module, block: AttentionBlock, site: Site) -> list[Ten
     """The value weights of each head, (width, inputs)."""
     for path, roles in block.roles.items():
         if "value" in roles:
-            weight: Any = projections.matrix(model.get_submodule(path))
+            weight = projections.matrix(model.get_submodule(path))
             return [weight[channels] for channels in roles["value"]]
     raise UnsupportedModelError(
         f"{site.id}: its values are not the plain output of a linear projection alone (latent or normalised values, or "

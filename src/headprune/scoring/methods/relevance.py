@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headprune.errors import DataError, UnsupportedModelError
 from headprune.heads import HeadScores
@@ -14,6 +13,7 @@ from headprune.hooks import captured_inputs, relevance_rules
 from headprune.scoring.context import HeadSums, ScoringContext, model_inputs, single_examples
 from headprune.scoring.losses import IGNORED
 from headprune.scoring.registry import scorers
+from headprune.types import Batch
 
 ALLOWED_GAP = 0.01  # of the relevance that may get lost between the answer and the inputs
 
@@ -44,9 +44,7 @@ def relevance(job: ScoringContext, *, alpha: float = 0.5) -> HeadScores:
     return sums.scores("relevance", alpha=alpha)
 
 
-def _flows(
-    job: ScoringContext, example: Mapping[str, Any], modules: Mapping[str, Any], alpha: float
-) -> dict[str, Tensor]:
+def _flows(job: ScoringContext, example: Batch, modules: Mapping[str, nn.Module], alpha: float) -> dict[str, Tensor]:
     """The relevance of every site's context, (batch, positions, heads * width)."""
     inputs = {
         name: value.detach().clone().requires_grad_() if _is_signal(value) else value
@@ -70,12 +68,12 @@ def _flows(
     return dict(zip(modules, flows, strict=False))
 
 
-def _is_signal(value: Any) -> bool:
+def _is_signal(value: object) -> bool:
     """Images and sounds, which are not embedded from a table."""
     return isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 2
 
 
-def _start(logits: Tensor, example: Mapping[str, Any]) -> Tensor:
+def _start(logits: Tensor, example: Batch) -> Tensor:
     """1 in all: on the likeliest class, or shared by the likeliest token of every real position."""
     start = torch.zeros_like(logits)
     start.scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)

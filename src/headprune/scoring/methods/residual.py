@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from headprune.scoring.gradients import with_gradients
 from headprune.scoring.moments import Moments, moments_of, within_memory
 from headprune.scoring.positions import by_example
 from headprune.scoring.registry import scorers
+from headprune.types import Batch
 
 
 @scorers.add("residual", needs_all=True)
@@ -44,7 +44,7 @@ def residual(job: ScoringContext, *, ridge: float = 1e-4, squared: bool = False)
 
 
 def _moved(
-    job: ScoringContext, batch: Mapping[str, Any], sites: Sequence[Site], unexplained: Mapping[str, Unexplained]
+    job: ScoringContext, batch: Batch, sites: Sequence[Site], unexplained: Mapping[str, Unexplained]
 ) -> dict[str, Tensor]:
     """Σ_t dL(x)/dc_t · e_t of every example x, for the sites that the batch reaches: site -> (batch, heads)."""
     modules = {site.id: job.model.get_submodule(site.output) for site in sites}
@@ -64,7 +64,7 @@ def _moved(
 
 def _one_by_one(
     job: ScoringContext,
-    batch: Mapping[str, Any],
+    batch: Batch,
     sites: Sequence[Site],
     unexplained: Mapping[str, Unexplained],
     site: str,
