@@ -99,7 +99,7 @@ def measured(name: str, device: str, repeats: int) -> dict[str, float]:
 
 
 def batch(model: Any, rows: int, length: int) -> dict[str, Any]:
-    from headprune.structure.example import example_inputs, to_model
+    from headprune.structure.run import example_inputs, to_model
 
     inputs = example_inputs(model, batch=rows, length=length)
     if "decoder_input_ids" in inputs:

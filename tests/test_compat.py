@@ -20,7 +20,7 @@ def test_prune_heads_takes_layers_as_in_v4(family):
     assert hp.prune_heads(model, {0: [1, 2], 1: [3]}) is model
     assert sum(p.numel() for p in model.parameters()) < before
     assert model.config.pruned_heads == {0: [1, 2], 1: [3]}
-    from headprune.structure.example import example_inputs
+    from headprune.structure.run import example_inputs
 
     with torch.no_grad():
         maps = model(**example_inputs(model), output_attentions=True).attentions
@@ -43,7 +43,7 @@ def test_numbers_of_other_libraries_and_of_files_are_numbers():
 
 def test_a_model_without_heads_or_with_several_in_a_layer_says_so():
     """Neither is called ambiguous by mistake."""
-    from headprune.checkpoint.v4_config import has_plain_layers, sites_by_layer
+    from headprune.checkpoint.config_entry import has_plain_layers, sites_by_layer
     from headprune.heads import HeadMap, Skipped
 
     with pytest.raises(hp.HeadpruneError, match=r"No heads were found in this model \(x: odd\)"):
@@ -117,7 +117,7 @@ def logits_of(model):
 
 def test_head_masks_of_an_encoder_decoder_are_three():
     """As v4's head_mask, decoder_head_mask and cross_attn_head_mask."""
-    from headprune.structure.example import example_inputs
+    from headprune.structure.run import example_inputs
 
     model = tiny_model("bart")
     batch = example_inputs(model)

@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.errors import CheckpointError, MaskError, UnknownNameError
 from headprune.hooks.masks import is_compiled
-from headprune.structure.example import example_inputs
+from headprune.structure.run import difference, example_inputs
 from tests.families.tiny import answer_of, full_mask, tiny_model
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from headprune.checkpoint.v4_config import V4_ENTRY, has_plain_layers, note_pruned_heads, sites_by_layer
+from headprune.checkpoint.config_entry import V4_ENTRY, has_plain_layers, note_pruned_heads, sites_by_layer
 from headprune.errors import MaskError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.masking import masked

@@ -103,25 +103,6 @@ def read_text(path: Path, kind: str) -> str:
         raise FileFormatError(f"The {kind} file '{path}' cannot be read: {error}.") from error
 
 
-def head_lists(value: object, what: str) -> dict[str, list[int]]:
-    """A checked `{site id: [whole numbers]}`."""
-    if not isinstance(value, Mapping):
-        raise FileFormatError(f"{what}: found {type(value).__name__}, expected a table of site id to list of heads.")
-    lists: dict[str, list[int]] = {}
-    for site, heads in value.items():
-        if not isinstance(heads, list | tuple) or not all(type(h) is int and h >= 0 for h in heads):
-            raise FileFormatError(f"{what}: '{site}' has {heads!r}, expected a list of head indices counted from 0.")
-        lists[str(site)] = list(heads)
-    return lists
-
-
-def counts(value: object, what: str) -> dict[str, int]:
-    """A checked `{site id: number of heads}`."""
-    if not isinstance(value, Mapping) or not all(type(n) is int and n >= 0 for n in value.values()):
-        raise FileFormatError(f"{what}: expected a table of site id to number of heads, found {value!r}.")
-    return {str(site): n for site, n in value.items()}
-
-
 class WorkParts:
     """Finished parts of one piece of work, by name. Parts of other work in the same folder are not taken for ours."""
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headprune import hooks
 from headprune.errors import MaskError, UnknownNameError
 from headprune.heads import HeadMap, HeadMask, Site
-from headprune.heads.ids import NEURONS
+from headprune.heads.headmap import NEURONS
 from headprune.registry import hint
 from headprune.structure.find import find_heads, unwrapped
 

@@ -20,10 +20,9 @@ from transformers import (
 )
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.errors import CheckpointError
 from headprune.hooks import is_gated
-from headprune.structure.example import example_inputs
+from headprune.structure.run import difference, example_inputs
 from tests.families.tiny import tiny_config
 from tests.gates.toy import KINDS, answer, quietly, set_gates
 

@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertModel
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.errors import CheckpointError, HeadpruneError
-from headprune.structure.run import run
+from headprune.structure.run import difference, run
 from tests.families.tiny import full_mask, tiny_config, tiny_model
 
 

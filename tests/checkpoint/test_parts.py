@@ -15,8 +15,8 @@ from transformers import (
 )
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.errors import CheckpointError
+from headprune.structure.run import difference
 from tests.families.tiny import answer_of, full_mask, tiny_config, tiny_model
 
 

@@ -13,9 +13,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.errors import CheckpointError, UnsupportedModelError
-from headprune.structure.run import run
+from headprune.structure.run import difference, run
 from tests.families.tiny import full_mask, tiny_model
 
 FULL_DISK = """

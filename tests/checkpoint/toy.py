@@ -10,7 +10,7 @@ import sys
 import torch
 
 import headprune as hp
-from headprune.structure.example import example_inputs
+from headprune.structure.run import example_inputs
 from tests.families.tiny import tiny_model
 
 LOADED = """

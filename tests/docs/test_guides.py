@@ -200,7 +200,7 @@ def check_preset(words, page):
 def test_the_methods_in_the_guide_are_all_there_are():
     """The table of docs/guides/methods.md names every scorer."""
     import headprune.scoring  # noqa: F401
-    from headprune.scoring.registry import scorers
+    from headprune.scoring.run import scorers
 
     table = (DOCS / "guides/methods.md").read_text().split("## All scores")[1].split("## ")[0]
     named = {name for row in re.findall(r"^\| (`[^|]+) \|", table, re.M) for name in re.findall(r"`([\w-]+)`", row)}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import headprune as hp
-from headprune.equality import difference
+from headprune.structure.run import difference
 
 
 class Translator(nn.Module):

@@ -10,8 +10,7 @@ from tools.families.build_model import enlarge_, tiny_config
 from torch import nn
 
 import headprune as hp  # registers our own models
-from headprune.structure.example import example_inputs
-from headprune.structure.run import run
+from headprune.structure.run import example_inputs, run
 
 ENCODERS = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "mpnet", "modernbert", "xlm-roberta")
 DECODERS = (

@@ -6,7 +6,7 @@ import pytest
 
 from headprune.errors import HeadpruneError, UnknownNameError
 from headprune.heads import HeadId, canonical_component
-from headprune.heads.ids import SiteName
+from headprune.heads.headmap import SiteName
 
 
 def test_a_head_is_written_and_read_as_site_colon_index():

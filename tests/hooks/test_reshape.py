@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.hooks import Width
+from headprune.structure.run import difference
 
 
 class Attention(nn.Module):

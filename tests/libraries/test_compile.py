@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.equality import difference
-from headprune.structure.example import example_inputs
+from headprune.structure.run import difference, example_inputs
 from tests.families.tiny import tiny_model
 
 

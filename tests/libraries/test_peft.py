@@ -7,9 +7,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.errors import UnsupportedModelError
-from headprune.structure.run import run
+from headprune.structure.run import difference, run
 from tests.families.tiny import answer_of, full_mask, tiny_model
 
 

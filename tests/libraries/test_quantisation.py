@@ -7,8 +7,7 @@ import torch
 
 import headprune as hp
 from headprune.errors import UnsupportedModelError
-from headprune.structure.example import example_inputs
-from headprune.structure.run import run
+from headprune.structure.run import example_inputs, run
 from tests.families.tiny import tiny_model
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import headprune as hp
-from headprune.equality import difference
+from headprune.structure.run import difference
 
 SENTENCES = ["A gripping film with a clever script.", "Attention heads are cheap to mask."]
 

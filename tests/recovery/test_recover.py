@@ -15,10 +15,9 @@ from headprune.errors import CheckpointError, DataError, MaskError, UnknownNameE
 from headprune.hooks import captured_inputs
 from headprune.recovery import Fit, recoveries, repair
 from headprune.recovery.fits import columns_of
-from headprune.scoring.context import ScoringContext
-from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.context import ExampleLoss, ScoringContext
 from headprune.scoring.moments import Moments
-from headprune.structure.example import example_inputs
+from headprune.structure.run import example_inputs
 from tests.families.tiny import half_of, labelled_batch, tiny_model
 
 METHODS = ("bias", "least-squares", "rescale")

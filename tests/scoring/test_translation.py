@@ -8,8 +8,7 @@ import torch
 import headprune as hp
 from headprune.heads import HeadId, HeadMask
 from headprune.scoring.ablation_engine import ablate
-from headprune.scoring.context import ScoringContext, model_inputs
-from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.context import ExampleLoss, ScoringContext, model_inputs
 from headprune.structure import find_heads
 from headprune.tasks import Source
 from headprune.tasks.translation.beam_search import Search

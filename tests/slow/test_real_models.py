@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import headprune as hp
-from headprune.equality import difference
+from headprune.structure.run import difference
 from tests.places import ROOT
 
 pytestmark = pytest.mark.slow

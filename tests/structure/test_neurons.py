@@ -9,10 +9,9 @@ import torch
 from transformers import AutoModel
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.errors import MaskError, UnsupportedModelError
 from headprune.heads import HeadMap
-from headprune.structure.example import example_inputs
+from headprune.structure.run import difference, example_inputs
 from tests.families.tiny import half_of, tiny_model
 
 FAMILIES = [

@@ -7,9 +7,9 @@ import torch
 from transformers import BertForSequenceClassification
 
 import headprune as hp
-from headprune.equality import Difference, difference
 from headprune.errors import VerificationError
-from headprune.surgery import equivalence
+from headprune.structure.run import Difference, difference
+from headprune.surgery import remove
 from headprune.surgery.prune import prune_with_report
 from tests.families.tiny import answer_of, tiny_config, tiny_model
 from tests.surgery.toy import state
@@ -40,7 +40,7 @@ def test_a_failed_verification_puts_the_model_back(monkeypatch):
         model = tiny_model(family)
         heads = hp.find_heads(model)
         before, plain = state(model), answer_of(model)
-        monkeypatch.setattr(equivalence, "difference", lambda a, b: Difference(float("nan"), 1e-5))
+        monkeypatch.setattr(remove, "difference", lambda a, b: Difference(float("nan"), 1e-5))
         with pytest.raises(VerificationError, match="put back"):
             hp.prune_(
                 model,

@@ -9,9 +9,8 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BertConfig, BertModel
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.errors import HeadpruneError, UnsupportedModelError
-from headprune.structure.example import example_inputs
+from headprune.structure.run import difference, example_inputs
 from tests.families.tiny import answer_of, full_mask, tiny_config, tiny_model
 from tests.surgery.toy import state
 

@@ -9,8 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import headprune as hp
-from headprune.equality import difference
-from headprune.structure.example import example_inputs
+from headprune.structure.run import difference, example_inputs
 from tests.families.tiny import answer_of, full_mask, tiny_config, tiny_model
 from tests.surgery.toy import kept
 

@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.errors import MaskError, UnsupportedModelError
+from headprune.structure.run import difference
 from tests.families.tiny import answer_of, tiny_config, tiny_model
 from tests.surgery.toy import check_equal, kept, state
 

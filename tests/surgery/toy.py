@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import headprune as hp
-from headprune.equality import difference
+from headprune.structure.run import difference
 from tests.families.tiny import answer_of
 
 

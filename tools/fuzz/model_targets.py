@@ -20,7 +20,7 @@ import torch
 from tools.fuzz.targets import heads, target
 
 import headprune as hp
-from headprune.checkpoint.card import model_card
+from headprune.checkpoint.save import model_card
 from headprune.cli import functions as functions_command
 from headprune.cli import gates as gates_command
 from headprune.errors import FileFormatError, HeadpruneError

@@ -15,7 +15,7 @@ from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.heads.mask import Unit
 from headprune.heads.scores import Normalize
 from headprune.registry import NamedItems
-from headprune.surgery.units import Gqa
+from headprune.surgery.edits import Gqa
 
 Evaluate = Callable[[HeadMask], float]  # how well the model does with only these heads; larger is better
 

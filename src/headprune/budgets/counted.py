@@ -9,8 +9,8 @@ from torch import nn
 
 from headprune.budgets.budget import Selection
 from headprune.heads import HeadMap, HeadMask
+from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import temporarily_pruned
-from headprune.surgery.units import Gqa
 
 Count = Callable[[nn.Module, HeadMap], float]
 

@@ -17,7 +17,7 @@ from headprune.heads.ranking import Per
 from headprune.heads.scores import Normalize
 from headprune.registry import hint
 from headprune.structure.find import find_heads, unwrapped
-from headprune.surgery.units import Gqa
+from headprune.surgery.edits import Gqa
 
 
 def select(

@@ -7,9 +7,8 @@ from pathlib import Path
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.checkpoint.card import model_card
 from headprune.checkpoint.exports import exports
-from headprune.checkpoint.save import save_beside
+from headprune.checkpoint.save import model_card, save_beside
 from headprune.errors import CheckpointError
 from headprune.types import Batch
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from headprune.checkpoint import config_entry, gated, v4
-from headprune.checkpoint.config_entry import Entry
-from headprune.checkpoint.v4_config import V4_ENTRY, note_pruned_heads
+from headprune.checkpoint.config_entry import GATES_ENTRY, V4_ENTRY, Entry, note_pruned_heads
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.heads import Site
 from headprune.hooks import JOINED_HEADS
@@ -32,9 +31,9 @@ WHERE = ("cache_dir", "local_files_only", "proxies", "revision", "subfolder", "t
 
 def restore_(model: nn.Module) -> None:
     """At the end of a model's constructor: the shapes and gates that its config tells of."""
-    old = v4.entry_for(model)
-    if old is not None:
-        setattr(model.config, config_entry.ENTRY, old)  # as it said itself, and whoever has it says
+    config = getattr(model, "config", None)
+    if getattr(config, V4_ENTRY, None) and (old := v4.entry_for(model)) is not None:
+        setattr(config, config_entry.ENTRY, old)  # as it said itself, and whoever has it says
     entry = config_entry.read(model)
     if entry is not None:
         apply_(model, _checked_edits(entry, model), stored=True)
@@ -44,7 +43,8 @@ def restore_(model: nn.Module) -> None:
             if place is not None and site.num_heads != site.original_num_heads:
                 config_entry.mark_pruned(place[1])
         note_pruned_heads(model.config, config_entry.recorded_heads(entry).attention)
-    gated.restore_(model)  # after it: gates go onto the skeleton as pruned
+    if getattr(config, GATES_ENTRY, None) is not None:
+        gated.restore_(model)  # after it: gates go onto the skeleton as pruned
 
 
 def from_pretrained(

@@ -15,11 +15,10 @@ import torch
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.checkpoint.config_entry import Entry
-from headprune.checkpoint.v4_config import V4_ENTRY, sites_by_layer
+from headprune.checkpoint.config_entry import V4_ENTRY, Entry, sites_by_layer
 from headprune.errors import CheckpointError
 from headprune.heads import HeadMap, HeadMask
-from headprune.heads.ids import DIGITS
+from headprune.heads.headmap import DIGITS
 from headprune.structure.find import find_heads
 from headprune.surgery.prune import prune_with_report
 from headprune.types import Config

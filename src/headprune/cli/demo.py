@@ -110,7 +110,7 @@ def _compared(tuned: Path, small: Path) -> dict[str, Any]:
     from headprune.heads import HeadMask
     from headprune.masking import masked
     from headprune.structure import find_heads
-    from headprune.structure.example import example_inputs
+    from headprune.structure.run import example_inputs
 
     before, after = load_model(str(tuned), "cpu"), load_model(str(small), "cpu")
     heads, left = find_heads(before), find_heads(after)

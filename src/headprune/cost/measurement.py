@@ -18,9 +18,8 @@ from torch.utils._pytree import tree_leaves
 from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.errors import HeadpruneError
 from headprune.heads import HeadMap
-from headprune.structure.example import example_inputs, to_model
 from headprune.structure.find import find_heads, unwrapped
-from headprune.structure.run import run
+from headprune.structure.run import example_inputs, run, to_model
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 Values only: nothing here knows a model, torch or transformers.
 """
 
-from headprune.heads.headmap import HeadMap, Site, Skipped
-from headprune.heads.ids import HeadId, canonical_component
+from headprune.heads.headmap import HeadId, HeadMap, Site, Skipped, canonical_component
 from headprune.heads.mask import HeadMask, heads_to_prune
 from headprune.heads.scores import HeadScores
 

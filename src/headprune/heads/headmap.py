@@ -9,7 +9,6 @@ from typing import Any
 
 from headprune import files
 from headprune.errors import FileFormatError, UnknownNameError
-from headprune.heads.ids import COMPONENTS, NEURONS, HeadId
 from headprune.registry import hint
 
 LARGEST = 1 << 20  # channels of one block, all heads together: more than any model has
@@ -84,12 +83,12 @@ class Site:
             raise FileFormatError(
                 f"Site {values['id']!r}: component is {values['component']!r}, expected one of {COMPONENTS}."
             )
-        lists = files.head_lists({"kept": values["kept"], "layers": values["layers"]}, f"site {values['id']}")
+        lists = head_lists({"kept": values["kept"], "layers": values["layers"]}, f"site {values['id']}")
         if values["component"] == NEURONS and not values["groups"] and isinstance(values["kept"], list | tuple):
             values["groups"] = [[neuron] for neuron in values["kept"]]
         if not isinstance(values["groups"], list | tuple):
             raise FileFormatError(f"Site {values['id']!r}: groups is {values['groups']!r}, expected lists of heads.")
-        groups = files.head_lists({str(i): g for i, g in enumerate(values["groups"])}, f"groups of {values['id']}")
+        groups = head_lists({str(i): g for i, g in enumerate(values["groups"])}, f"groups of {values['id']}")
         values |= {
             "kept": tuple(lists["kept"]),
             "layers": tuple(lists["layers"]),
@@ -254,3 +253,83 @@ def _ranges(indices: tuple[int, ...]) -> str:
         else:
             parts.append([index])
     return ",".join("-".join(map(str, part)) for part in parts)
+
+
+NEURONS = "neurons"  # the component of feed-forward parts, whose "heads" are single neurons
+COMPONENTS = ("encoder", "decoder", "cross", NEURONS)
+DIGITS = 9  # of an index or a layer: more have no meaning, and thousands are no number to Python
+
+# Budhraja et al. write ES, DS and ED; Michel et al.'s code writes E, D and A.
+PAPER_NAMES = {"ES": "encoder", "E": "encoder", "DS": "decoder", "D": "decoder", "ED": "cross", "A": "cross"}
+
+
+def canonical_component(name: str) -> str:
+    """`encoder`, `decoder`, `cross` (from any of the papers' names for them) or `neurons`."""
+    if name in COMPONENTS:
+        return name
+    try:
+        return PAPER_NAMES[name.upper()]
+    except KeyError:
+        known = [*COMPONENTS, *PAPER_NAMES]
+        raise UnknownNameError(f"No component called '{name}'. {hint(name, known)}") from None
+
+
+@dataclass(frozen=True, order=True)
+class HeadId:
+    """One head: the id of its site and its index in the *original* model."""
+
+    site: str
+    index: int
+
+    @classmethod
+    def parse(cls, text: str | HeadId) -> HeadId:
+        """Read `encoder.3:7`."""
+        if isinstance(text, HeadId):
+            return text
+        if not isinstance(text, str):
+            raise UnknownNameError(f"{text!r} is not the name of a head. Expected text like 'encoder.3:7'.")
+        site, colon, index = text.rpartition(":")
+        if not colon or not site or not index.isdecimal() or len(index) > DIGITS:
+            raise UnknownNameError(
+                f"'{text}' is not the name of a head. Expected a site and an index counted from 0, like 'encoder.3:7'."
+            )
+        return cls(site, int(index))
+
+    def __str__(self) -> str:
+        return f"{self.site}:{self.index}"
+
+
+@dataclass(frozen=True)
+class SiteName:
+    """What the id of a site says: `vision.encoder.3#2` is the second one of layer 3 of the vision tower's encoder."""
+
+    tower: str | None
+    component: str
+    layer: int
+
+    @classmethod
+    def parse(cls, site: str) -> SiteName:
+        before, _, layer = site.partition("#")[0].rpartition(".")
+        tower, _, component = before.rpartition(".")
+        if not component or not layer.isdecimal() or len(layer) > DIGITS:
+            raise UnknownNameError(f"'{site}' is not the name of a site. Expected one like 'encoder.3'.")
+        return cls(tower or None, component, int(layer))
+
+
+def head_lists(value: object, what: str) -> dict[str, list[int]]:
+    """A checked `{site id: [whole numbers]}`."""
+    if not isinstance(value, Mapping):
+        raise FileFormatError(f"{what}: found {type(value).__name__}, expected a table of site id to list of heads.")
+    lists: dict[str, list[int]] = {}
+    for site, heads in value.items():
+        if not isinstance(heads, list | tuple) or not all(type(h) is int and h >= 0 for h in heads):
+            raise FileFormatError(f"{what}: '{site}' has {heads!r}, expected a list of head indices counted from 0.")
+        lists[str(site)] = list(heads)
+    return lists
+
+
+def counts(value: object, what: str) -> dict[str, int]:
+    """A checked `{site id: number of heads}`."""
+    if not isinstance(value, Mapping) or not all(type(n) is int and n >= 0 for n in value.values()):
+        raise FileFormatError(f"{what}: expected a table of site id to number of heads, found {value!r}.")
+    return {str(site): n for site, n in value.items()}

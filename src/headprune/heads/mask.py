@@ -11,8 +11,7 @@ from typing import Literal
 
 from headprune import files
 from headprune.errors import MaskError, UnknownNameError
-from headprune.heads.headmap import HeadMap, Site
-from headprune.heads.ids import NEURONS, HeadId, SiteName
+from headprune.heads.headmap import NEURONS, HeadId, HeadMap, Site, SiteName, counts, head_lists
 from headprune.registry import hint
 
 Unit = Literal["head", "group", "query"]
@@ -82,7 +81,7 @@ class HeadMask:
         """Sites that `kept` does not name keep all their heads; `[]` empties a site."""
         if not isinstance(kept, Mapping):
             raise MaskError(f"Found {type(kept).__name__}; expected sites with heads, as {{'encoder.0': [0, 2]}}.")
-        lists = files.head_lists({site: _as_list(site, indices) for site, indices in kept.items()}, "mask")
+        lists = head_lists({site: _as_list(site, indices) for site, indices in kept.items()}, "mask")
         mask = cls({**{site.id: site.kept for site in heads}, **lists}, heads.original_counts())
         return mask.checked_for(heads)
 
@@ -217,8 +216,8 @@ class HeadMask:
     def from_json(cls, text: str, heads: HeadMap | None = None) -> HeadMask:
         """Read a mask; with `heads`, also check that it is for that model."""
         content = files.load("mask", text)
-        original = files.counts(content.get("original"), "mask file, 'original'")
-        kept = files.head_lists(content.get("kept"), "mask file, 'kept'")
+        original = counts(content.get("original"), "mask file, 'original'")
+        kept = head_lists(content.get("kept"), "mask file, 'kept'")
         if set(kept) != set(original):
             odd = ", ".join(sorted(set(kept) ^ set(original)))
             raise MaskError(f"The mask file names different sites under 'kept' and 'original': {odd}.")

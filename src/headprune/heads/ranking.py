@@ -8,7 +8,7 @@ from typing import Literal
 
 from headprune.errors import MaskError, UnknownNameError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site, canonical_component, heads_to_prune
-from headprune.heads.ids import SiteName
+from headprune.heads.headmap import SiteName
 from headprune.heads.mask import Unit
 from headprune.heads.scores import Normalize, Row
 from headprune.registry import hint

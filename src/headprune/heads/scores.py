@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from headprune import files
 from headprune.errors import FileFormatError, MaskError, UnknownNameError
-from headprune.heads.headmap import HeadMap
-from headprune.heads.ids import HeadId
+from headprune.heads.headmap import HeadId, HeadMap
 from headprune.registry import hint
 
 # Files of 0.1.0 do not say whether their scores compare across sites: these did. Today a scorer says it.

@@ -4,29 +4,35 @@ Three uses: multiplying heads (masks and gates), watching one forward pass (find
 block receives for all heads although it has only some (position biases made elsewhere in the model).
 """
 
-from headprune.hooks.gates import GateSource, gate_projections_, is_gated, paused_gates, ungate_projections_
 from headprune.hooks.masks import (
+    GateSource,
     HeadFactor,
     StopForward,
     captured_input,
     captured_inputs,
     captured_output,
     fresh_compilation,
+    gate_projections_,
     heard_inputs,
+    is_gated,
+    paused_gates,
     scaled_inputs,
     silent_outputs,
+    ungate_projections_,
 )
 from headprune.hooks.multihead import SlicedMultihead
 from headprune.hooks.persistent import (
     PRUNED_ATTENTION,
     SlicedArgument,
+    Width,
     arguments_sliced_by,
+    follow_width_,
     register_attention_function,
     slice_arguments_,
+    width_followed_by,
 )
 from headprune.hooks.relevance import relevance_rules
 from headprune.hooks.replay import Recording, recorded, replayed
-from headprune.hooks.reshape import Width, follow_width_, width_followed_by
 from headprune.hooks.tracing import AttentionEvent, Call, SavedCall, Watch, recorded_attention, watched
 from headprune.hooks.unfused_attention import (
     FORMS,

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headprune.hooks.attention_interface import wrapped_attention
+from headprune.hooks.tracing import wrapped_attention
 from headprune.hooks.unfused_attention import called_projections
 
 

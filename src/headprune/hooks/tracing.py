@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headprune.hooks.attention_interface import wrapped_attention
+from headprune import patches
 from headprune.hooks.masks import HeadFactor
 from headprune.hooks.multihead import SlicedMultihead
 from headprune.hooks.unfused_attention import called_projections
@@ -286,3 +288,27 @@ def recorded_attention(model: Any, blocks: Mapping[str, str]) -> Iterator[dict[s
             handle.remove()
         if switch:
             model.set_attn_implementation(before)
+
+
+AttentionWrapper = Callable[..., Any]  # (function, module, *args, **kwargs) -> what the function would return
+_wrappers: ContextVar[tuple[AttentionWrapper, ...]] = ContextVar("_wrappers", default=())
+
+
+@contextmanager
+def wrapped_attention(wrapper: AttentionWrapper) -> Iterator[None]:
+    """Call `wrapper(function, module, *args, **kwargs)` instead of each attention function until the block ends.
+
+    The wrapper belongs to this context: attention that another thread runs in the meantime does not meet it.
+    """
+    with patches.attention_lookup(_wrapped):
+        _wrappers.set((*_wrappers.get(), wrapper))
+        try:
+            yield
+        finally:
+            _wrappers.set(tuple(other for other in _wrappers.get() if other is not wrapper))
+
+
+def _wrapped(function: patches.AttentionFunction) -> patches.AttentionFunction:
+    for wrapper in _wrappers.get():
+        function = partial(wrapper, function)
+    return function

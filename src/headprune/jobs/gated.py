@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from headprune.gates import Objective
-from headprune.heads.ids import SiteName
+from headprune.heads.headmap import SiteName
 from headprune.lab.analysis.pictures import line_picture, write_picture
 from headprune.tasks import ScoreSummary
 from headprune.typed_json import from_plain, rest, to_plain

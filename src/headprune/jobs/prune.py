@@ -16,7 +16,7 @@ from headprune.cost.measurement import sized_example
 from headprune.errors import MaskError
 from headprune.files import write_text
 from headprune.heads import HeadMap, HeadMask, HeadScores
-from headprune.heads.ids import NEURONS
+from headprune.heads.headmap import NEURONS
 from headprune.heads.mask import Unit
 from headprune.heads.patterns import pattern
 from headprune.heads.ranking import Per
@@ -31,9 +31,9 @@ from headprune.recovery.calibration import Calibration
 from headprune.recovery.greedy_search import named_repair
 from headprune.scoring import score
 from headprune.structure.find import find_parts
+from headprune.surgery.edits import Gqa
 from headprune.surgery.plan import Plan, plan
 from headprune.surgery.prune import prune_with_report
-from headprune.surgery.units import Gqa
 from headprune.tasks.data import open_task
 from headprune.tasks.processor import match_padding_
 from headprune.typed_json import from_plain, to_plain

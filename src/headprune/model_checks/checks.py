@@ -12,15 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headprune.equality import difference
 from headprune.errors import VerificationError
 from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import projection_at
 from headprune.masking import masked
 from headprune.structure import find_heads, projections
-from headprune.structure.run import run
-from headprune.surgery.equivalence import double_precision
+from headprune.structure.run import difference, run
 from headprune.surgery.prune import prune_
+from headprune.surgery.remove import double_precision
 
 checks: dict[str, Callable[[CheckedModel], None]] = {}  # in the order in which they are done and told
 CORE = ("found", "masked", "pruned", "reloaded")

@@ -13,8 +13,7 @@ from headprune.heads.mask import Unit
 from headprune.recovery.greedy_search import SearchConfig, search
 from headprune.recovery.recover import Repair, repair, repaired
 from headprune.scoring import score, unit_options
-from headprune.scoring.context import ScoringContext, batch_rows, on_device
-from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.context import ExampleLoss, ScoringContext, batch_rows, on_device
 from headprune.types import Batch
 
 

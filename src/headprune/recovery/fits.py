@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from headprune.registry import Registry
-from headprune.scoring.moments import Moments, equations_of
+from headprune.scoring.context import equations_of
+from headprune.scoring.moments import Moments
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ from headprune.heads.scores import Normalize
 from headprune.masking import masked
 from headprune.recovery.fits import recoveries
 from headprune.recovery.recover import repaired
-from headprune.scoring.context import ScoringContext, batches_of, evaluation
-from headprune.scoring.losses import ExampleLoss
-from headprune.scoring.registry import scorers, unit_options
+from headprune.scoring.context import ExampleLoss, ScoringContext, batches_of, evaluation
+from headprune.scoring.run import scorers, unit_options
 from headprune.structure.find import find_heads, unwrapped
-from headprune.surgery.preconditions import refuse_unfit_models, refuse_unpruned_repair
+from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from headprune.hooks import projection_at
 from headprune.recovery.fits import Fit, columns_of, fitted, recoveries
 from headprune.recovery.sequential import SequentialMoments
 from headprune.registry import check_options
-from headprune.scoring.context import ScoringContext, batches_of, evaluation
-from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.context import ExampleLoss, ScoringContext, batches_of, evaluation
 from headprune.structure import projections
 from headprune.structure.find import find_heads, unwrapped
-from headprune.surgery.preconditions import refuse_unfit_models
+from headprune.surgery.prune import refuse_unfit_models
 
 
 @dataclass(frozen=True)

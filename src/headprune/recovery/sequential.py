@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headprune.equality import difference
 from headprune.heads import HeadMask, Site
 from headprune.hooks import Recording, StopForward, heard_inputs, recorded, replayed
 from headprune.masking import masked
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.moments import Moments, moments_of, site_calls
 from headprune.scoring.positions import real_rows
+from headprune.structure.run import difference
 from headprune.types import Batch
 
 MEMORY = 4 * 2**30  # bytes for passes that wait: what does not fit is run from the beginning

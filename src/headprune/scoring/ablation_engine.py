@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headprune.equality import difference
 from headprune.files import WorkParts
 from headprune.heads import HeadId, HeadMask, Site
 from headprune.masking import masked
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.forward_cache import KeptEncoder, NothingKept, Replays, Reuse
+from headprune.structure.run import difference
 from headprune.types import Batch
 
 Outcome = Callable[[Any, Batch], Tensor]  # model output and batch -> one row per example

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -57,18 +57,6 @@ class Moments:
         """The mean outer product of rows, or their covariance: (width, width)."""
         products = self.second / self.count
         return products - torch.outer(self.mean, self.mean) if centred else products
-
-
-@contextmanager
-def equations_of(what: str) -> Iterator[None]:
-    """Says what to do where equations have no single answer."""
-    try:
-        yield
-    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        raise DataError(
-            f"{what} solves equations that have no single answer on this data ({error}). Give it a larger ridge, or "
-            "more examples."
-        ) from error
 
 
 def site_calls(job: ScoringContext, sites: Sequence[Site], batches: Iterable[Batch]) -> dict[str, int]:

@@ -13,8 +13,7 @@ from torch import nn
 
 from headprune.files import WorkParts
 from headprune.heads import HeadMap, HeadScores
-from headprune.scoring.registry import scorers
-from headprune.scoring.run import score
+from headprune.scoring.run import score, scorers
 from headprune.structure.find import find_heads, unwrapped
 from headprune.types import Batch
 

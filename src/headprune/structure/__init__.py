@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headprune.structure.example import example_inputs as example_inputs
     from headprune.structure.find import find_heads as find_heads
     from headprune.structure.find import model_structure as model_structure
+    from headprune.structure.run import example_inputs as example_inputs
 
-_PLACES = {"example_inputs": "example", "find_heads": "find", "model_structure": "find"}
+_PLACES = {"example_inputs": "run", "find_heads": "find", "model_structure": "find"}
 __all__ = ["example_inputs", "find_heads", "model_structure"]  # found by __getattr__
 
 

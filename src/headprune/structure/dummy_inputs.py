@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headprune.structure.configs import value_of, with_inner
-
 Batch = dict[str, Any]
 IMAGE, FRAMES = 64, 2  # where a config does not say how large a picture or how long a film is
 SAMPLES, MEL_FRAMES = 1600, 64
@@ -292,3 +290,21 @@ class InputMaker:
                 "attention_mask": torch.ones(self.batch, self.length, dtype=torch.long),
             }
         return made
+
+
+def value_of(config: Any, name: str) -> Any:
+    """A setting, or None: also where a config refuses to give one value for what varies by layer."""
+    try:
+        return getattr(config, name, None)
+    except (AttributeError, ValueError, KeyError, RuntimeError):
+        return None
+
+
+def with_inner(config: Any) -> Iterator[Any]:
+    """A config and, breadth first, the configs inside it."""
+    waiting = [config]
+    while waiting:
+        config = waiting.pop(0)
+        yield config
+        inner = [value_of(config, name) for name in getattr(type(config), "sub_configs", {})]
+        waiting += [one for one in inner if one is not None and not isinstance(one, dict)]

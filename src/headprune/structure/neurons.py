@@ -16,14 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headprune.equality import difference
 from headprune.heads import Skipped
 from headprune.hooks import Call, HeadFactor, SavedCall, captured_output, scaled_inputs
 from headprune.structure import projections
-from headprune.structure.modes import eval_mode
-from headprune.structure.run import run_again
-from headprune.structure.site_names import places_in_lists
-from headprune.structure.trace import AttentionBlock, TracedRun, batch_axis
+from headprune.structure.run import difference, eval_mode, run_again
+from headprune.structure.trace import AttentionBlock, TracedRun, batch_axis, places_in_lists
 
 LOOK_BACK = 4  # projections before the last one of a part: one, two with a gate, and what else may lie between
 

@@ -1,17 +1,19 @@
-"""A model's answer to an example."""
+"""Running a model to look at it: an example, the modes it is run in, its answer, and whether two answers are one."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from headprune.errors import ExampleError, HeadpruneError
 from headprune.hooks import SavedCall
-from headprune.structure.example import example_inputs, to_model
-from headprune.structure.modes import eval_mode, same_draws
+from headprune.structure.dummy_inputs import InputMaker
 
 
 def run(model: nn.Module, example: Mapping[str, Any] | None = None, *, is_made: bool = False) -> Any:
@@ -49,3 +51,174 @@ def takes_use_cache(model: nn.Module) -> bool:
     takes = inspect.signature(model.forward).parameters
     has_cache = getattr(getattr(model, "config", None), "use_cache", None) is not None
     return "use_cache" in takes or (has_cache and any(p.kind is p.VAR_KEYWORD for p in takes.values()))
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards every module as before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def same_draws(model: nn.Module) -> Iterator[None]:
+    """A model that draws at random (masked patches, sampled keys) draws the same each time; other draws go on."""
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+        if devices:
+            torch.manual_seed(0)
+        else:  # `manual_seed` would note for CUDA, which is not there, where it was called from
+            torch.default_generator.manual_seed(0)
+        yield
+
+
+@contextmanager
+def free_gradients(model: nn.Module) -> Iterator[None]:
+    """Gradients on for all weights, frozen ones too; afterwards as before."""
+    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
+@contextmanager
+def same_attributes(model: nn.Module) -> Iterator[None]:
+    """What modules keep from the run (recurrent states, LeViT's biases) goes: it would hold on to the whole graph."""
+    tables = [table for module in model.modules() for table in (vars(module), module._buffers)]
+    kept = [(table, {name: _copied(value) for name, value in table.items()}) for table in tables]
+    try:
+        yield
+    finally:
+        for table, before in kept:
+            for name in [name for name, value in table.items() if _holds_graph(value)]:
+                if name in before:
+                    table[name] = before[name]
+                else:
+                    del table[name]
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if type(value) is dict else value
+
+
+def _holds_graph(value: Any) -> bool:
+    if type(value) is dict:
+        return any(isinstance(item, Tensor) and item.grad_fn is not None for item in value.values())
+    return isinstance(value, Tensor) and value.grad_fn is not None
+
+
+BATCH, LENGTH = 2, 7  # small, and unlike usual head counts, so that dimensions are not mistaken for one another
+
+
+def example_inputs(model: nn.Module, *, batch: int = BATCH, length: int = LENGTH, seed: int = 0) -> dict[str, Any]:
+    """A batch that `model(**batch)` accepts: random tokens, pixels or audio of the right shapes."""
+    config = getattr(model, "config", None)
+    if config is None:
+        raise ExampleError(
+            f"{type(model).__name__} has no config to make an example batch from. "
+            "Pass one: find_heads(model, example={'input_ids': …})."
+        )
+    maker = InputMaker(model, config, batch, length, seed)
+    batches = [inputs for inputs in maker.batches() if inputs and maker.required <= inputs.keys()]
+    if not batches:
+        raise ExampleError(
+            f"No example batch can be made for {type(model).__name__}: its forward takes {', '.join(maker.accepted)}. "
+            "Pass one: find_heads(model, example={…})."
+        )
+    if len(batches) > 1:  # several shapes are in use for such inputs: the model itself says which it takes
+        batches = [inputs for inputs in batches if _takes(model, inputs)][:1] or batches
+    return batches[0]
+
+
+def _takes(model: nn.Module, inputs: Mapping[str, Any]) -> bool:
+    try:
+        with torch.no_grad(), eval_mode(model), same_draws(model):
+            model(**to_model(model, inputs))
+    except Exception:  # whatever a forward stumbles over
+        return False
+    return True
+
+
+def to_model(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch on the model's device, floating-point inputs in its dtype."""
+    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if weight is None:
+        return dict(inputs)
+    moved = {}
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            value = value.clone() if value.is_inference() else value  # made in inference mode: autograd refuses it
+            value = value.to(weight.device)
+            if value.is_floating_point():
+                value = value.to(weight.dtype)
+        moved[name] = value
+    return moved
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference of two answers, and what is allowed."""
+
+    largest: float
+    allowed: float
+
+    @property
+    def is_small(self) -> bool:
+        return self.largest <= self.allowed  # a NaN is never small
+
+
+def difference(found: Any, expected: Any) -> Difference:
+    """Largest difference over all floating-point outputs. Attention maps and caches are not compared."""
+    worst = Difference(0.0, 0.0)
+    theirs = list(_tensors(expected))
+    mine = list(_tensors(found))
+    if len(mine) != len(theirs):
+        return Difference(float("inf"), 0.0)
+    for a, b in zip(mine, theirs, strict=True):
+        if a.shape != b.shape:
+            return Difference(float("inf"), 0.0)
+        this = Difference(_largest_difference(a, b), _allowed(b))
+        if not this.is_small or this.largest * worst.allowed > worst.largest * this.allowed or worst.allowed == 0.0:
+            worst = this
+        if not this.is_small:
+            return this
+    return worst
+
+
+def _largest_difference(a: Tensor, b: Tensor) -> float:
+    a, b = a.detach().float(), b.detach().float()
+    same = a == b  # infinities of masked logits included
+    return float(torch.where(same, 0.0, (a - b).abs()).max()) if a.numel() else 0.0
+
+
+def _allowed(expected: Tensor) -> float:
+    """1e-5 of the largest output (at least 1) in float32; 2e-2 of the largest output in half precision."""
+    values = expected.detach().float()
+    values = values[values.isfinite() & (values > torch.finfo(expected.dtype).min / 2)]
+    largest = float(values.abs().max()) if values.numel() else 0.0
+    if expected.dtype in (torch.float16, torch.bfloat16):
+        return 2e-2 * max(largest, 1e-3)
+    return 1e-5 * max(1.0, largest)
+
+
+def _tensors(answer: Any) -> Iterator[Tensor]:
+    if isinstance(answer, Tensor):
+        if answer.is_floating_point():
+            yield answer
+    elif isinstance(answer, Mapping):
+        for name, value in answer.items():
+            if "attentions" not in str(name) and "past_key_values" not in str(name):
+                yield from _tensors(value)
+    elif isinstance(answer, list | tuple):
+        for value in answer:
+            yield from _tensors(value)

@@ -17,8 +17,6 @@ from headprune.heads import Skipped
 from headprune.hooks import AttentionEvent, Call, SavedCall, watched
 from headprune.structure import projections
 from headprune.structure.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
-from headprune.structure.example import example_inputs
-from headprune.structure.modes import free_gradients, same_attributes
 from headprune.structure.ownership import (
     Backward,
     Reach,
@@ -27,7 +25,7 @@ from headprune.structure.ownership import (
     reaches_of_entries,
     role_channels,
 )
-from headprune.structure.run import run
+from headprune.structure.run import example_inputs, free_gradients, run, same_attributes
 from headprune.types import Batch
 
 
@@ -343,3 +341,14 @@ def batch_axis(context: Tensor, inputs: Batch) -> int:
 
 def _inside(path: str, ancestor: str) -> bool:
     return ancestor == "" or path == ancestor or path.startswith(ancestor + ".")
+
+
+def places_in_lists(model: nn.Module, path: str) -> list[tuple[str, int]]:
+    """Every (list of modules, index in it) on the way to a module."""
+    found, module, walked = [], model, ""
+    for part in path.split("."):
+        if isinstance(module, nn.ModuleList | nn.Sequential) and part.isdecimal():
+            found.append((walked, int(part)))
+        module = getattr(module, part)
+        walked = f"{walked}.{part}" if walked else part
+    return found

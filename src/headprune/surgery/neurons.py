@@ -7,8 +7,7 @@ from torch import nn
 from headprune.errors import UnsupportedModelError
 from headprune.structure import projections
 from headprune.structure.neurons import FeedForward, channels
-from headprune.surgery.edits import Edits, Slice, Stub
-from headprune.surgery.units import Cut
+from headprune.surgery.edits import Cut, Edits, Slice, Stub
 
 
 def neuron_edits(model: nn.Module, part: FeedForward, cut: Cut, *, skip_bias: bool) -> Edits:

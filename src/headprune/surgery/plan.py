@@ -10,10 +10,10 @@ from torch import nn
 from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.heads import HeadMap, HeadMask
 from headprune.masking import EmptySite
-from headprune.structure.example import example_inputs
 from headprune.structure.find import unwrapped
+from headprune.structure.run import example_inputs
+from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import temporarily_pruned
-from headprune.surgery.units import Gqa
 from headprune.types import Batch
 
 

@@ -6,26 +6,23 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.equality import Difference
+from headprune.checkpoint.config_entry import note_pruned_heads
 from headprune.errors import MaskError, UnsupportedModelError, VerificationError
 from headprune.heads import HeadMap, HeadMask
-from headprune.hooks import joined_heads
-from headprune.masking import EmptySite
-from headprune.structure.find import examined, model_structure, unwrapped
+from headprune.hooks import is_gated, joined_heads
+from headprune.masking import EmptySite, is_masked
+from headprune.structure.find import examined, find_heads, model_structure, unwrapped
 from headprune.structure.memory import ModelStructure, known_structure, remember
-from headprune.structure.modes import eval_mode
+from headprune.structure.run import Difference, eval_mode
 from headprune.surgery.apply import Journal, tie_again_
-from headprune.surgery.edits import Edits
-from headprune.surgery.equivalence import EquivalenceCheck
-from headprune.surgery.preconditions import matching_repair, refuse_unfit_models
-from headprune.surgery.record import added_biases, write_record
-from headprune.surgery.remove import remove_heads, remove_neurons
-from headprune.surgery.units import Cut, Gqa, cut_site
+from headprune.surgery.edits import Cut, Edits, Gqa, cut_site
+from headprune.surgery.remove import EquivalenceCheck, remove_heads, remove_neurons
 from headprune.types import Batch
 
 
@@ -231,3 +228,87 @@ def _forget_unpacking(model: nn.Module) -> None:
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None and all(type(p) is nn.Parameter and p.is_floating_point() for p in model.parameters()):
         quantizer.remove_quantization_config(model)
+
+
+def added_biases(model: nn.Module, heads: HeadMap, repair: dict[str, Any]) -> dict[str, int]:
+    """Biases that projections did not have before, and how long they are; those of silenced sites are gone again."""
+    paths = [heads[site].output for site in repair["biases"]]
+    biases = {path: getattr(model.get_submodule(path), "bias", None) for path in paths}
+    return {path: len(bias) for path, bias in biases.items() if bias is not None}
+
+
+def write_record(
+    model: nn.Module, before: HeadMap, after: HeadMap, edits: Edits, about: Mapping[str, str] | None
+) -> None:
+    """Add a pruning to what the config says of earlier ones."""
+    old = config_entry.read(model)
+    done = edits.renamed(lambda path: config_entry.stored_path(model, path))
+    if old is not None:
+        done = Edits.from_dict(old["edits"]).then(done)
+    sites = tuple(
+        dataclasses.replace(
+            site, path=config_entry.stored_path(model, site.path), output=config_entry.stored_path(model, site.output)
+        )
+        for site in after
+    )
+    if old is not None:  # neurons that went before, where this pruning was of heads alone
+        here = {site.id for site in sites}
+        sites += tuple(site for site in config_entry.recorded_heads(old) if site.is_neurons and site.id not in here)
+    gone = HeadMask.full(before) - HeadMask.full(after)
+    step: dict[str, Any] = {"removed": {site: heads for site, heads in gone.to_dict().items() if heads}}
+    step |= {key: str(value) for key, value in (about or {}).items()}
+    entry = {
+        "version": config_entry.VERSION,
+        "heads": HeadMap(sites, skipped=after.skipped, model_type=after.model_type).to_dict(),
+        "edits": done.to_dict(),
+        "history": [*(old or {}).get("history", []), step],
+    }
+    config_entry.write(model, entry)
+    note_pruned_heads(getattr(model, "config", None), after.attention)
+
+
+def refuse_unfit_models(model: nn.Module) -> None:
+    """Models that are something else at the moment: masked, gated, under an adapter, or partly elsewhere."""
+    if is_masked(model):
+        raise UnsupportedModelError("The model is inside a `masked` block. Leave the block, then prune.")
+    if is_gated(model):
+        raise UnsupportedModelError("The model has gates. gates.remove_() takes them off and prunes what they closed.")
+    if any(hasattr(module, "base_layer") and hasattr(module, "merge") for module in model.modules()):
+        raise UnsupportedModelError(
+            "The model carries an adapter (LoRA or another of peft). Merge it first: model = model.merge_and_unload()."
+        )
+    placement = set(map(str, getattr(model, "hf_device_map", {}).values()))
+    if "disk" in placement or ("cpu" in placement and len(placement) > 1):
+        raise UnsupportedModelError(
+            "Parts of the model are offloaded (hf_device_map). Load it without offloading, prune it, and save it."
+        )
+
+
+def refuse_unpruned_repair(model: nn.Module) -> None:
+    """Models between `recover_` and `prune_`: neither the original nor the pruned one."""
+    if config_entry.repaired_parts(model):
+        raise UnsupportedModelError(
+            "The model was repaired (recover_) for heads that are still there: it is neither the original nor the "
+            "pruned model. prune_ it with the mask that it was repaired for first."
+        )
+
+
+def matching_repair(
+    model: nn.Module, mask: HeadMask, empty_site: EmptySite, example: Batch | None
+) -> dict[str, Any] | None:
+    """What `recover_` did to this model, if it was for this mask."""
+    inner = [path for path in config_entry.repaired_parts(model) if path]
+    if inner:
+        raise MaskError(f"{inner[0]} was repaired (recover_) by itself. Prune that part, or repair the whole model.")
+    repair = config_entry.noted_repair(model)
+    if repair is None:
+        return None
+    heads = find_heads(model, example, neurons=mask.has_neurons)
+    if repair["kept"] != config_entry.kept_where_heads_go(mask.filled(heads).checked_for(heads), heads):
+        raise MaskError(
+            "The model was repaired (recover_) for another mask than this one. Prune it with the mask that it was "
+            "repaired for, or start from the original."
+        )
+    if empty_site == "skip" and not all(repair["kept"].values()):
+        raise MaskError("The model was repaired (recover_) with the biases of its sites: empty_site='skip' drops them.")
+    return repair

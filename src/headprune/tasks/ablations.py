@@ -15,8 +15,7 @@ from headprune import stats
 from headprune.files import WorkParts
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.scoring.ablation_engine import Ablations, ablate
-from headprune.scoring.context import ROW, ScoringContext, evaluation, on_device
-from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.context import ROW, ExampleLoss, ScoringContext, evaluation, on_device
 from headprune.scoring.resumable import work_key
 from headprune.structure.find import find_heads, unwrapped
 from headprune.tasks.metrics import Metric, accuracy, correct

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headprune.errors import DataError
-from headprune.scoring.losses import IGNORED, ExampleLoss
+from headprune.scoring.context import IGNORED, ExampleLoss
 from headprune.tasks.metrics import LOSSES, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task

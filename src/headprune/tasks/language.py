@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headprune.errors import DataError
-from headprune.scoring.losses import IGNORED, next_tokens, token_labels
+from headprune.scoring.context import IGNORED, next_tokens, token_labels
 from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
 from headprune.tasks.sources import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headprune.errors import DataError
-from headprune.scoring.losses import IGNORED
+from headprune.scoring.context import IGNORED
 from headprune.tasks.labelled import LabelledTask
 from headprune.tasks.labels import Labels
 from headprune.tasks.metrics import TAGS, Metric, metrics

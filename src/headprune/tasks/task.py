@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadMask
 from headprune.masking import EmptySite, masked
-from headprune.scoring.context import ROW, evaluation, model_inputs, on_device
-from headprune.scoring.losses import ExampleLoss
+from headprune.scoring.context import ROW, ExampleLoss, evaluation, model_inputs, on_device
 from headprune.stats import Interval, bootstrap_interval
 from headprune.tasks.metrics import CLASSES, Metric, correct
 from headprune.tasks.sources import Source

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader
 
 from headprune.errors import DataError
 from headprune.files import note_step, noted_steps
-from headprune.scoring.context import model_inputs
-from headprune.scoring.losses import IGNORED
+from headprune.scoring.context import IGNORED, model_inputs
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples
 from headprune.types import Batch, Outputs

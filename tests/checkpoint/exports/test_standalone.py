@@ -8,8 +8,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import headprune as hp
-from headprune.equality import difference
-from headprune.structure.run import run
+from headprune.structure.run import difference, run
 from tests.checkpoint.toy import answers_without_headprune, tell, uniformly_pruned
 from tests.families.tiny import FAMILIES, tiny_model
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.lab.models.attention import RelativeAttention, shifted
 from headprune.lab.models.vocabulary import AdaptiveSoftmax
+from headprune.structure.run import difference
 from tests.lab.models.toy import tiny
 
 KINDS = ("all_attention", "transformer_xl")

@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import headprune as hp
-from headprune.equality import difference
 from headprune.files import noted_steps
 from headprune.gates import Objective
+from headprune.structure.run import difference
 from headprune.tasks import evaluate, finetune
 from headprune.tasks.finetune import Gating
 from headprune.tasks.recipe import Recipe

@@ -6,7 +6,7 @@ from headprune.budgets.budget import BudgetMask, Selection, budgets
 from headprune.budgets.counted import mask_for_count
 from headprune.cost.macs import count_macs
 from headprune.cost.measurement import sized_example
-from headprune.structure.example import to_model
+from headprune.structure.run import to_model
 
 
 @budgets.add("macs", "MACs that a forward pass may take: a share (80%) or a count; see --length.", has_shape=True)

@@ -17,11 +17,10 @@ from headprune.cost.measurement import interleaved, ratio, sized_example, waitin
 from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadMask
 from headprune.heads.ranking import select, units_of_site
-from headprune.structure.example import to_model
 from headprune.structure.find import model_structure
-from headprune.structure.run import run
+from headprune.structure.run import run, to_model
+from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import prune_with_report, temporarily_pruned
-from headprune.surgery.units import Gqa
 from headprune.types import Batch
 
 SLOW = 0.3  # seconds of a forward pass from which on every time in the table is of a single one

@@ -16,13 +16,10 @@ from torch import Tensor, nn
 
 from headprune.checkpoint.exports.registry import exports
 from headprune.checkpoint.save import ONNX, ONNX_INT8
-from headprune.equality import difference
 from headprune.errors import ExampleError, MissingExtraError, UnsupportedModelError, VerificationError
-from headprune.structure.example import example_inputs, to_model
 from headprune.structure.find import unwrapped
-from headprune.structure.modes import eval_mode
-from headprune.structure.run import takes_use_cache
-from headprune.surgery.preconditions import refuse_unfit_models, refuse_unpruned_repair
+from headprune.structure.run import difference, eval_mode, example_inputs, takes_use_cache, to_model
+from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 from headprune.types import Batch, Config, Outputs
 
 if TYPE_CHECKING:

@@ -18,16 +18,14 @@ import torch
 from torch import nn
 
 from headprune.checkpoint import config_entry
+from headprune.checkpoint.config_entry import V4_ENTRY
 from headprune.checkpoint.exports.registry import exports
 from headprune.checkpoint.exports.standalone import MODULE
-from headprune.checkpoint.v4_config import V4_ENTRY
-from headprune.equality import difference
 from headprune.errors import HeadpruneError, UnsupportedModelError
 from headprune.heads import HeadMap, Site
 from headprune.structure.find import find_heads, unwrapped
-from headprune.structure.modes import eval_mode
-from headprune.structure.run import run
-from headprune.surgery.preconditions import refuse_unfit_models, refuse_unpruned_repair
+from headprune.structure.run import difference, eval_mode, run
+from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 from headprune.types import Batch, Config
 
 if TYPE_CHECKING:

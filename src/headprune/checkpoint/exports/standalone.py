@@ -14,7 +14,7 @@ from headprune.checkpoint.source_bundle import bundle
 from headprune.errors import UnsupportedModelError
 from headprune.files import write_text
 from headprune.structure.find import unwrapped
-from headprune.surgery.preconditions import refuse_unfit_models, refuse_unpruned_repair
+from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 from headprune.types import Batch
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ def speed(context: Context) -> Result:
     import torch
 
     from headprune.cost.measurement import interleaved, ratio
-    from headprune.structure.example import example_inputs, to_model
+    from headprune.structure.run import example_inputs, to_model
 
     options = resolved(dict(context.params["options"]), context.places)
     whole, pruned = (load_model(str(options[name]), "cpu") for name in ("whole", "pruned"))

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headprune import files
 from headprune.errors import FileFormatError, HeadpruneError, UnknownNameError
 from headprune.heads import HeadId, HeadScores
-from headprune.heads.ids import COMPONENTS, SiteName
+from headprune.heads.headmap import COMPONENTS, SiteName, counts, head_lists
 from headprune.heads.ranking import pruning_order
 from headprune.lab.experiments.placeholders import names_in
 from headprune.lab.experiments.store import Record
@@ -227,12 +226,12 @@ def _sizes(heads: Iterable[HeadId]) -> dict[str, int]:
 
 
 def _kept(value: Any) -> dict[str, list[int]]:
-    return files.head_lists(value, "kept")
+    return head_lists(value, "kept")
 
 
 def _counts(value: Any) -> dict[str, int]:
     """Numbers of heads, of a model that there can be: a table has a row for each."""
-    found = files.counts(value, "original")
+    found = counts(value, "original")
     if sum(found.values()) > MOST_HEADS:
         raise FileFormatError(f"{sum(found.values())} heads; expected at most {MOST_HEADS}.")
     return found

@@ -9,7 +9,7 @@ from headprune.heads.mask import Unit
 from headprune.heads.ranking import units_of_site
 from headprune.scoring.ablation_engine import Ablations, ablate, losses
 from headprune.scoring.context import HeadSums, ScoringContext
-from headprune.scoring.registry import scorers
+from headprune.scoring.run import scorers
 
 
 @scorers.add("ablation", comparable=True)

@@ -12,7 +12,7 @@ from headprune.heads import HeadScores, Site
 from headprune.hooks import recorded_attention
 from headprune.scoring.context import HeadSums, ScoringContext
 from headprune.scoring.positions import example_means
-from headprune.scoring.registry import scorers
+from headprune.scoring.run import scorers
 from headprune.types import Batch
 
 

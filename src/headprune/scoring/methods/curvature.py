@@ -10,11 +10,10 @@ from torch import Tensor
 from headprune.heads import HeadScores, Site
 from headprune.heads.mask import Unit
 from headprune.hooks import captured_inputs
-from headprune.scoring.context import HeadSums, ScoringContext, batch_rows
-from headprune.scoring.gradients import with_gradients
+from headprune.scoring.context import HeadSums, ScoringContext, batch_rows, with_gradients
 from headprune.scoring.methods.reconstruction import blocks_of, by_head, elimination
 from headprune.scoring.moments import moments_of, within_memory
-from headprune.scoring.registry import scorers
+from headprune.scoring.run import scorers
 from headprune.types import Batch
 
 

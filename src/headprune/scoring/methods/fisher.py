@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from headprune.heads import HeadScores
-from headprune.scoring.context import HeadSums, ScoringContext
-from headprune.scoring.gradients import example_gradients
-from headprune.scoring.registry import scorers
+from headprune.scoring.context import HeadSums, ScoringContext, example_gradients
+from headprune.scoring.run import scorers
 
 
 @scorers.add("fisher")

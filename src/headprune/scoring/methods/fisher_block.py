@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from headprune.heads import HeadScores
-from headprune.scoring.context import HeadSums, ScoringContext
-from headprune.scoring.gradients import example_gradients
-from headprune.scoring.registry import scorers
+from headprune.scoring.context import HeadSums, ScoringContext, example_gradients
+from headprune.scoring.run import scorers
 
 
 @scorers.add("fisher-block", needs_all=True)

@@ -9,7 +9,7 @@ from headprune.heads import HeadScores
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.methods.attention import entropy
 from headprune.scoring.methods.sensitivity import sensitivity
-from headprune.scoring.registry import scorers
+from headprune.scoring.run import scorers
 
 
 @scorers.add("sensitivity-entropy", comparable=True, of_attention=True, needs_all=True)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadScores, Site
 from headprune.scoring.context import ScoringContext
-from headprune.scoring.registry import scorers
+from headprune.scoring.run import scorers
 from headprune.structure import projections
 from headprune.structure.find import model_structure
 from headprune.structure.trace import AttentionBlock

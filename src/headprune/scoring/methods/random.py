@@ -6,7 +6,7 @@ import random as python_random
 
 from headprune.heads import HeadScores
 from headprune.scoring.context import ScoringContext
-from headprune.scoring.registry import scorers
+from headprune.scoring.run import scorers
 
 
 @scorers.add("random", comparable=True, data_free=True)

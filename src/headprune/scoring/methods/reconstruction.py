@@ -12,7 +12,7 @@ from headprune.heads.mask import Unit
 from headprune.heads.ranking import units_of_site
 from headprune.scoring.context import HeadSums, ScoringContext
 from headprune.scoring.moments import moments_of, within_memory
-from headprune.scoring.registry import scorers
+from headprune.scoring.run import scorers
 from headprune.structure import projections
 
 

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from headprune.errors import DataError, UnsupportedModelError
 from headprune.heads import HeadScores
 from headprune.hooks import captured_inputs, relevance_rules
-from headprune.scoring.context import HeadSums, ScoringContext, model_inputs, single_examples
-from headprune.scoring.losses import IGNORED
-from headprune.scoring.registry import scorers
+from headprune.scoring.context import IGNORED, HeadSums, ScoringContext, model_inputs, single_examples
+from headprune.scoring.run import scorers
 from headprune.types import Batch
 
 ALLOWED_GAP = 0.01  # of the relevance that may get lost between the answer and the inputs

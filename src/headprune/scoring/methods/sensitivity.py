@@ -8,9 +8,15 @@ from headprune.errors import UnknownNameError
 from headprune.heads import HeadScores
 from headprune.hooks import captured_inputs
 from headprune.registry import hint
-from headprune.scoring.context import HeadSums, ScoringContext, batch_rows
-from headprune.scoring.gradients import batch_gradients, example_gradients, with_gradients
-from headprune.scoring.registry import scorers
+from headprune.scoring.context import (
+    HeadSums,
+    ScoringContext,
+    batch_gradients,
+    batch_rows,
+    example_gradients,
+    with_gradients,
+)
+from headprune.scoring.run import scorers
 
 REDUCTIONS = ("example", "token", "batch")
 

@@ -16,8 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from headprune.errors import DataError
-from headprune.scoring.context import ROW
-from headprune.scoring.losses import IGNORED
+from headprune.scoring.context import IGNORED, ROW
 from headprune.tasks.task import Examples, Features
 from headprune.tasks.text.symbols import Tokens
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headprune.errors import DataError
-from headprune.scoring.losses import IGNORED
+from headprune.scoring.context import IGNORED
 from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
 from headprune.tasks.sources import Source
 from headprune.tasks.task import Batch, Examples, Features, Task

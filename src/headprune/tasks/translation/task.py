@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from headprune.errors import DataError
 from headprune.files import write_text
 from headprune.registry import hint
-from headprune.scoring.context import ROW
-from headprune.scoring.losses import IGNORED, token_labels
+from headprune.scoring.context import IGNORED, ROW, token_labels
 from headprune.tasks.metrics import Metric, metrics
 from headprune.tasks.sources import Source
 from headprune.tasks.task import Batch, Examples, Features, Task
