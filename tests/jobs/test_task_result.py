@@ -51,5 +51,5 @@ def test_a_field_of_another_kind_is_told(change, told):
     stored = json.loads((STORED / "evaluated/evaluation.json").read_text())
     with pytest.raises(FileFormatError, match=told.replace("[", r"\[")):
         Evaluated.from_dict({**stored, **change})
-    with pytest.raises(FileFormatError, match="expected the table of a Evaluated"):
+    with pytest.raises(FileFormatError, match=r"the whole is \[\]; expected a table"):
         Evaluated.from_dict([])

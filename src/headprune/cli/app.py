@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headprune import __version__
-from headprune.cli.command import state
+from headprune.cli.options import state
 from headprune.errors import HeadpruneError
 
 INTERRUPTED = 130  # what a command gives back after Ctrl-C

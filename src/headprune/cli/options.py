@@ -1,43 +1,115 @@
-"""What the commands share: options, amounts, progress."""
+"""How a job becomes a command: the fields of its options class are the options, and its result is told or printed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import json as json_module
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from dataclasses import MISSING, dataclass
+from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from headprune.cli.command import state as state
+from headprune.jobs.job import Progress as JobProgress
+from headprune.jobs.job import Step, find_job
+from headprune.jobs.options.base import OptionField, build, option_fields
 
-Model = Annotated[str, typer.Argument(help="A model: a folder, or a name on the hub.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
-Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
-Device = Annotated[str, typer.Option(help="Where to run: cpu, cuda, mps, …")]
-Picture = Annotated[Literal["html", "png", "svg"], typer.Option(help="html (values on hover), png or svg.")]
-Parts = Annotated[
-    Literal["heads", "neurons", "both"],
-    typer.Option(help="What may go: attention heads, neurons of feed-forward parts, or both."),
-]
-RemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model. Off unless you ask for it.")
-]
+Options = TypeVar("Options")
 
 
-@contextmanager
-def progress(total: int) -> Iterator[Any]:
-    """A progress bar on stderr, gone when done; call the result with the name of each step as it begins."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+@dataclass
+class State:
+    debug: bool = False
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        begun = False
 
-        def step(name: str) -> None:
-            nonlocal begun
-            bar.update(task, description=name, advance=1 if begun else 0)
-            begun = True
+state = State()
 
-        yield step
+
+def command(options: type[Options]) -> Callable[[Callable[[Options, bool], None]], Callable[..., None]]:
+    """Give a command that takes `(options, json)` every field of its options class as an option, and --json."""
+
+    def widen(function: Callable[[Options, bool], None]) -> Callable[..., None]:
+        def widened(*, json: bool, **given: Any) -> None:
+            function(build(options, given), json)
+
+        every = option_fields(options)
+        parameters = [_parameter(field) for field in every] + [_JSON]
+        order = {"seed": 1, "picture": 2, "json": 3, "device": 4, "trust_remote_code": 5}  # at the end of every help
+        parameters.sort(key=lambda parameter: order.get(parameter.name, 0))
+        widened.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        widened.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        widened.__name__, widened.__doc__ = function.__name__, function.__doc__
+        return widened
+
+    return widen
+
+
+_JSON = inspect.Parameter(
+    "json", inspect.Parameter.KEYWORD_ONLY, default=False,
+    annotation=Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")],
+)  # fmt: skip
+
+
+def _parameter(field: OptionField) -> inspect.Parameter:
+    said = field.option
+    flags = said.flags or ((field.flag,) if field.type is bool else ())  # no --no-… for what is off by default
+    more: dict[str, Any] = {"help": said.help, "metavar": said.metavar, "hidden": said.is_hidden}
+    if said.is_argument:
+        shown: Any = typer.Argument(**more)
+    elif said.least is not None:
+        shown = typer.Option(*flags, min=said.least, **more)
+    else:
+        shown = typer.Option(*flags, **more)
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(field.name, kind, default=default, annotation=Annotated[field.type, shown])
+
+
+def run_job(name: str, options: object, json: bool) -> None:
+    """Do it, and tell what was found: to a person, or as JSON to a program."""
+    result = find_job(name)(options, _Shown(quiet=json))
+    if result is not None:
+        typer.echo(json_module.dumps(result.to_dict(), indent=1) if json else result.message())
+    if getattr(result, "failed", False):
+        raise typer.Exit(1)
+
+
+class _Shown(JobProgress):
+    """A bar on stderr, gone when done."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+
+    @contextmanager
+    def steps(self, total: int) -> Iterator[Step]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=total)
+            begun = False
+
+            def step(name: str) -> None:
+                nonlocal begun
+                bar.update(task, description=name, advance=1 if begun else 0)
+                begun = True
+
+            yield step
+
+    @contextmanager
+    def parts(self, total: int, finished: int = 0) -> Iterator[Step]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                   TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+        console = Console(file=sys.stderr)  # the stream as it is now: parts may send theirs elsewhere
+        with Progress(*columns, console=console, transient=True, disable=self.quiet) as bar:
+            task = bar.add_task("", total=total, completed=finished)
+            yield lambda name: bar.update(task, description=name, advance=1, refresh=True)
+
+    def tell(self, message: str) -> None:
+        if not self.quiet:
+            typer.secho(message, fg="bright_black" if message.startswith("$ ") else None)
+
+    def note(self, message: str) -> None:
+        typer.echo(message, err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headprune.cli.command import command, run_job
+from headprune.cli.options import command, run_job
 from headprune.jobs.options.report import ReportOptions
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from headprune.checkpoint.load_model import check_writable
 from headprune.errors import DataError
@@ -58,13 +58,6 @@ class Evaluated(ModelScore):
     out: Path | None = None
     rival: str | None = None
     unstored = ("out", "rival")
-
-    @classmethod
-    def from_dict(cls, content: object) -> Self:
-        if not isinstance(content, dict) or content.get("against") is None:
-            return super().from_dict(content)
-        alone = super().from_dict({name: value for name, value in content.items() if name != "against"})
-        return replace(alone, against=Rival.from_dict(content["against"]))
 
     def message(self) -> str:
         (low, high), other = self.interval, self.against

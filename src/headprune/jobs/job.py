@@ -33,6 +33,9 @@ class Progress:
         """So many parts of a long work, some finished already: to be called with the name of each as it ends."""
         yield lambda name: None
 
+    def tell(self, message: str) -> None:
+        """What a person may read meanwhile; a program is told nothing but the result."""
+
     def note(self, message: str) -> None:
         """Something a person should know that is no result: a warning."""
 

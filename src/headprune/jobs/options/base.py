@@ -126,6 +126,20 @@ def _group(options: Any, name: str) -> Any:
     return get_type_hints(options)[name]
 
 
+def command_words(options: object) -> list[str]:
+    """What a person would type for these options: arguments, then whatever is not as it is by default."""
+    arguments, flags = [], []
+    for field in option_fields(type(options)):
+        value = getattr(options if field.group is None else getattr(options, field.group), field.name)
+        if field.option.is_argument:
+            arguments += [str(one) for one in (value if isinstance(value, list) else [value])]
+        elif value != field.default:
+            yes, _, no = (field.option.flags or (field.flag,))[0].partition("/")
+            for one in value if isinstance(value, list) else [value]:
+                flags += [yes if one else no] if isinstance(one, bool) else [yes, str(one)]
+    return [*arguments, *flags]
+
+
 def parse(options: type[Options], arguments: Sequence[object], given: Mapping[str, object], what: str) -> Options:
     """An options object from words as a preset file has them: `{"max-length": 64, "from-scratch": true}`.
 

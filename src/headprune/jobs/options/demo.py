@@ -1,0 +1,18 @@
+"""What `demo` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from headprune.jobs.options.base import Option, Seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    out: Annotated[Path, Option("Folder for the models, the data and the page.")] = Path("demo-out")
+    train: Annotated[int, Option("Reviews to learn from.")] = 2400
+    dev: Annotated[int, Option("Reviews to evaluate on.")] = 600
+    epochs: Annotated[float, Option("Passes over the training data.")] = 2.0
+    seed: Seed = 0
