@@ -16,7 +16,7 @@ help:
 	@echo "make test-slow  the same equalities on real models at full size"
 	@echo "make nightly    what takes long: notebooks, a release from end to end"
 	@echo "make check      ruff, mypy --strict, import layering"
-	@echo "make bench      measured figures into benchmarks/results/"
+	@echo "make bench      measured figures into benchmarks/results/ (YARDSTICK=an earlier checkout to compare with)"
 	@echo "make bench-peers  the same work by other tools, each in an environment of its own (DATA=folder with sst2)"
 	@echo "make fuzz       100,000 damaged files through every loader"
 	@echo "make soak       two hours of sweeps with random kills (MINUTES=120)"
@@ -110,6 +110,7 @@ bench: install
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/report_speed.py
 	$(BIN)/python benchmarks/paper_cost.py
+	$(if $(YARDSTICK),$(BIN)/python benchmarks/find_and_prune.py --yardstick $(YARDSTICK))
 
 DATA ?= $(HEADPRUNE_DATA)
 bench-peers: install

@@ -11,11 +11,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 import headprune as hp
+from headprune.errors import UnsupportedModelError
 from headprune.hooks import Width
+from headprune.structure.adapters import Adapter, adapters
 from headprune.structure.run import difference
 
 
-class Attention(nn.Module):
+@pytest.fixture(autouse=True)
+def named(monkeypatch):
+    """That a class reshapes so is said by its name."""
+    monkeypatch.setitem(adapters._items, "WideAttention", Adapter(reshapes_to_width=True))
+
+
+class WideAttention(nn.Module):
     """Reshapes by the width of what comes in, as TrOCR, BLIP and others do; `rest` leaves a length to PyTorch."""
 
     def __init__(self, rest):
@@ -37,7 +45,7 @@ class Attention(nn.Module):
 class Model(nn.Module):
     def __init__(self, rest):
         super().__init__()
-        self.attention = Attention(rest)
+        self.attention = WideAttention(rest)
 
     def forward(self, x):
         return x + self.attention(x)
@@ -59,6 +67,15 @@ def test_removed_equals_masked_at_every_length(rest, gone):
             with hp.masked(model, mask, heads=heads):
                 expected = model(x)
             assert difference(pruned(x), expected).is_small, length
+
+
+def test_a_class_that_no_adapter_names_is_refused_with_what_to_do(monkeypatch):
+    """Reshapes are never rewritten by a rule alone."""
+    monkeypatch.delitem(adapters._items, "WideAttention")
+    model, example = Model(False).eval(), {"x": torch.randn(2, 7, 32)}
+    mask = hp.HeadMask.full(hp.find_heads(model, example)).without("encoder.0:1")
+    with pytest.raises(UnsupportedModelError, match=r'adapters.add\("WideAttention"\)'):
+        hp.prune_(model, mask, example=example)
 
 
 def test_the_model_can_be_compiled_and_copied():

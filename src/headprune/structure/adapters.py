@@ -38,6 +38,10 @@ class Adapter:
     paired: str = ""
     """Why its heads are left alone: they are two at a time, and what is seen of one would leave out the other."""
 
+    reshapes_to_width: bool = False
+    """Its code reshapes to the width of what comes in, not to that of its own heads: pruned, it is helped to the right
+    shape (hooks/reshape.py)."""
+
     unfused: str = ""
     """How its output projection can be called as a module, where its own code only uses the weights: one of the forms
     in hooks/unfused_attention.py."""
@@ -60,6 +64,37 @@ for _name in (
 ):
     adapters.add(_name)(_T5)
 
+for _name in (
+    "Aimv2AttentionPoolingHead",
+    "Attention",  # FSMT's
+    "Blip2Attention",
+    "BlipAttention",
+    "DetrAttention",
+    "GroupViTAttention",
+    "InstructBlipAttention",
+    "LEDDecoderAttention",
+    "LEDEncoderSelfAttention",
+    "LongformerSelfAttention",
+    "LxmertAttention",
+    "MgpstrAttention",
+    "PPOCRV6SmallRecAttention",
+    "PegasusXGlobalLocalAttention",
+    "ProphetNetAttention",
+    "PvtV2SelfAttention",
+    "TableTransformerAttention",
+    "TimesformerSelfAttention",
+    "TrOCRAttention",
+    # By their code alone: no tiny model of these could be made to see it.
+    "EfficientLoFTRAttention",
+    "Florence2VisionWindowAttention",
+    "InstructBlipVideoAttention",
+    "Mask2FormerAttention",
+    "OneFormerAttention",
+    "OneFormerTextMapperAttention",
+    "PPOCRV5MobileRecAttention",
+    "PPOCRV5ServerRecAttention",
+):
+    adapters.add(_name)(Adapter(reshapes_to_width=True))
 
 adapters.add("WavLMAttention")(
     Adapter(bias_of_all_heads=True, keep_whole=("rel_attn_embed",), keep_counts=("num_heads",), unfused="gated_bias")

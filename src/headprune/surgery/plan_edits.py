@@ -271,6 +271,8 @@ def repairs(model: nn.Module, block: AttentionBlock, cut: Cut) -> Iterator[Edits
             # What an emptied site answers does not depend on its keys and values, so that any way would do; but a cache
             # keeps them, and by the shape of those of the first layer it counts the tokens that it has seen.
             yield from reversed(ways) if cut.is_empty else ways
+    if known is None and not block.adapter.reshapes_to_width:
+        return
     whole = known.whole if known is not None else block.heads * block.head_dim
     follow = {block.attention: Width(whole, max(1, len(cut.positions)), block.head_dim)}
     yield Edits(attributes=counts, reshapes=follow)

@@ -78,8 +78,15 @@ def _why_not(model: nn.Module, block: AttentionBlock, cut: Cut, expected: Sequen
         return "what it answers is not finite, so that nothing can be compared. Look at its weights, and the example"
     if cut.expand:
         return f"{problem}. headprune cannot expand a projection in which queries, keys and values come in this order"
-    unknown = f"{problem}. Its heads are coupled in a way that removal changes, or its code counts on their width"
-    return plan_edits.coupling(model, block) or unknown
+    known = plan_edits.coupling(model, block)
+    if known is not None:
+        return known
+    kind = type(model.get_submodule(block.attention)).__name__
+    return (
+        f"{problem}. Its heads are coupled in a way that removal changes, or its code counts on their width. If it "
+        f'reshapes to the width of what comes in, say so: adapters.add("{kind}")(Adapter(reshapes_to_width=True)), '
+        "both from headprune.structure.adapters"
+    )
 
 
 def _refusal(model: nn.Module, block: AttentionBlock, cut: Cut, why: str) -> UnsupportedModelError:
