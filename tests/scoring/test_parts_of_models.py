@@ -48,7 +48,7 @@ def test_repairs_go_in_the_order_of_the_model_whichever_batch_comes_first():
     repaired = []
     for batches in ([seen, text], [text, seen]):
         job = hp.scoring.context.ScoringContext(
-            model=model, heads=heads, batches=batches, loss=hp.scoring.losses.ExampleLoss("mean")
+            model=model, heads=heads, batches=batches, loss=hp.scoring.context.ExampleLoss("mean")
         )
         assert list(site_calls(job, list(heads), batches)) == order
         repaired.append(hp.recover_(copy.deepcopy(model), half_of(heads), batches))
