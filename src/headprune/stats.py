@@ -218,7 +218,12 @@ def correlation(first: ArrayLike, second: ArrayLike) -> Correlation:
 
 
 def p_text(p: float) -> str:
-    """Bootstraps of a thousand resamples tell nothing smaller than a thousandth."""
+    """A p-value in words: bootstraps of a thousand resamples tell nothing smaller than a thousandth.
+
+    Example:
+        >>> hp.stats.p_text(0.0123)
+        'p 0.012'
+    """
     return f"p {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 

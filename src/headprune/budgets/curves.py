@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from headprune.errors import DataError
@@ -11,7 +11,6 @@ from headprune.heads import HeadMap, HeadMask, HeadScores, canonical_component
 from headprune.heads.mask import Unit
 from headprune.heads.ranking import select
 from headprune.heads.scores import Normalize
-from headprune.typed_json import from_plain
 
 Score = Callable[[HeadMask], float]  # how well the model does with only these heads
 Rescore = Callable[[HeadMask], HeadScores]
@@ -37,18 +36,6 @@ class Curve:
     points: tuple[Point, ...]
     rescored: bool = False
     about: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, stored: object) -> Curve:
-        """What `to_dict` made, after JSON; the first field of another kind is told."""
-        return from_plain(cls, stored)
-
-    def score_at(self, share: float) -> float:
-        """The score of the last point at or before a share."""
-        return [point.score for point in self.points if point.share <= share + 1e-9][-1]
 
 
 def pruning_curve(

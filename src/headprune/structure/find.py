@@ -55,12 +55,6 @@ def find_parts(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap]:
     return every, found
 
 
-def heads_left(model: nn.Module) -> dict[str, Any]:
-    """Which heads a model has and had, as results store it."""
-    heads = find_heads(model)
-    return {"kept": heads.kept(), "original": heads.original_counts()}
-
-
 def model_structure(model: nn.Module, example: Batch | None = None, *, neurons: bool = False) -> ModelStructure:
     """The heads of a model and where they are in it; remembered as long as the model stays as it is."""
     found = known_structure(model, example, neurons=neurons)
