@@ -84,7 +84,11 @@ _PLAIN: dict[Any, _Reader] = {
     int: _checked(lambda value: type(value) is int, "a whole number"),
     bool: _checked(lambda value: type(value) is bool, "true or false"),
     float: _checked(
-        lambda value: type(value) in (float, int) or (type(value) is str and value in _NOT_FINITE),
+        lambda value: (
+            type(value) is float
+            or (type(value) is int and abs(value) < 2**1023)
+            or (type(value) is str and value in _NOT_FINITE)
+        ),
         "a number",
         lambda value: _NOT_FINITE[value] if type(value) is str else float(value),
     ),

@@ -22,6 +22,7 @@ DATA = ROOT / "tests" / "data" / "v010"
 CHECKPOINTS = sorted(path.name for path in (DATA / "checkpoints").iterdir())
 GATED = [name for name in CHECKPOINTS if name.startswith("gates-")]
 SCORES = sorted(path.relative_to(DATA / "values") for path in (DATA / "values").rglob("scores-*.json"))
+MARK = ", made by 0.1.0"
 STREAM = ("--task", "stream-lm", "--data-dir", "text", "--max-length", "16")
 
 # The code in a standalone folder must work beside whatever headprune is installed, and without any.
@@ -277,6 +278,9 @@ def test_a_run_of_0_1_0_is_neither_resumed_nor_touched(place):
     (stored,) = read("run", "report.json")["presets"]
     assert [one["name"] for one in told["presets"]["mine"]] == [one["name"] for one in stored["values"]]
     assert all(path.read_bytes() == content for path, content in old.items())
+    shown = json.loads(command("report", "runs", "-o", "report.md", "--json"))
+    assert [(one["preset"], one["made_by"]) for one in shown["presets"]] == [("mine", "0.1.0"), ("mine", "")]
+    assert shown["presets"][0]["values"] == near(stored["values"])
     again = command("run", DATA / "mine.toml", "--input", "text=text", "--out", "runs")
     assert f"{len(planned)} trials of 0.1.0 are in runs" in again
     assert f"0 trials run, {len(planned)} known already" in again
@@ -289,13 +293,19 @@ def test_a_preset_of_0_1_0_is_shown_as_it_is(place):
 
 
 def test_a_report_of_a_stored_run_has_the_stored_figures(place):
-    """As JSON, and every row of every table as Markdown."""
+    """As JSON, and every row of every table as Markdown; all of it marked as of 0.1.0."""
     told = json.loads(command("report", DATA / "run" / "runs", "-o", "report.md", "-o", "report.html", "--json"))
     stored = read("run", "report.json")
+    assert [one.pop("made_by") for one in told["presets"]] == ["0.1.0"]
+    assert told.pop("problems") == []
+    assert MARK in told["summary"][0]
+    told["summary"] = [one.replace(MARK, "") for one in told["summary"]]
     assert {**told, "pages": stored["pages"]} == near(stored)
-    found = (place / "report.md").read_text().splitlines()
+    found = (place / "report.md").read_text().replace(MARK, "").splitlines()
     rows = [line for line in (DATA / "run" / "report.md").read_text().splitlines() if line.startswith("|")]
     assert len(rows) > 50
     assert [row for row in rows if row not in found] == []
     page = (place / "report.html").read_text()
     assert "bits of the whole model" in page
+    assert MARK in page
+    assert MARK in (place / "report.md").read_text()

@@ -10,6 +10,7 @@ from headprune.files import write_text
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.report import ReportOptions
 from headprune.lab.report import Report, gather, html_page, markdown_page
+from headprune.typed_json import to_plain
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Reported:
         found = self.report
         presets = [
             {
-                "preset": told.run.preset.name, "scale": told.run.scale, "inputs": dict(told.run.inputs),
+                "preset": told.run.preset.name, "scale": told.run.scale, "made_by": told.run.made_by,
+                "inputs": dict(told.run.inputs),
                 "values": [value.to_dict() for value in told.values],
                 "claims": [claim.to_dict() for claim in told.claims],
             }
@@ -32,7 +34,7 @@ class Reported:
         ]  # fmt: skip
         return {
             "title": found.title, "summary": found.summary(), "trials": len(found.records), "failed": len(found.failed),
-            "presets": presets, "pages": [str(path) for path in self.pages],
+            "presets": presets, "problems": to_plain(found.problems), "pages": [str(path) for path in self.pages],
         }  # fmt: skip
 
     def message(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headprune.lab.report.lines import Point, charts_of
+from headprune.lab.report.results import read_results
 from headprune.stats import mean_interval
 from tests.lab.report.toy import trained
 
@@ -12,10 +13,10 @@ from tests.lab.report.toy import trained
 def test_lines_are_told_apart_by_what_the_number_of_heads_does_not_tell():
     """Shares are points of one line; patterns with the same number of heads are lines of their own."""
     shares = [trained("cut", {"prune": p}, 1, k, k / 12) for p, k in (("0%", 12), ("50%", 6), ("90%", 1))]
-    (chart,) = charts_of(shares)
+    (chart,) = charts_of(read_results(shares))
     assert [(line.name, len(line.points)) for line in chart.lines] == [("cut", 3)]
     patterns = [trained("cut", {"pattern": p}, 1, 6, s) for p, s in (("top:3", 0.6), ("bottom:3", 0.8))]
-    (chart,) = charts_of([*patterns, trained("whole", {}, 1, 12, 0.9)])
+    (chart,) = charts_of(read_results([*patterns, trained("whole", {}, 1, 12, 0.9)]))
     assert [line.name for line in chart.lines] == ["cut [pattern top:3]", "cut [pattern bottom:3]", "whole"]
     assert [line.points[0].mean for line in chart.lines] == [0.6, 0.8, 0.9]
 

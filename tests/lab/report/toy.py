@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+from headprune.jobs.trained import Trained
 from headprune.lab.experiments.store import Record
 from headprune.lab.experiments.trial import Trial
 from headprune.lab.report.lines import Line, Point
+from headprune.tasks import ScoreSummary
 
 
 def data_of(page, name):
@@ -16,9 +18,11 @@ def data_of(page, name):
 
 def trained(step, values, seed, kept, score, every=12):
     """A record of a model that was trained with so many heads."""
-    params = {"command": "finetune", "arguments": ["{cut}"], "options": {}, "values": values}
-    result = {"task": "sst2", "kept": {"encoder.0": list(range(kept))}, "original": {"encoder.0": every},
-              "dev": {"metric": "accuracy", "score": score}}  # fmt: skip
+    params = {"command": "finetune", "arguments": ["{cut}"], "options": values, "values": values}
+    dev = ScoreSummary("accuracy", score, (score, score), 0.95, 10, None)
+    heads = {"encoder.0": list(range(kept))}
+    found = Trained(task="sst2", metric="accuracy", kept=heads, original={"encoder.0": every}, dev=dev)
+    result = found.to_dict()
     return Record(trial=Trial(work="command", params=params, seed=seed, step=step), status="done", result=result)
 
 

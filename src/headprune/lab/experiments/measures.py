@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headprune.checkpoint.load_model import load_model
 from headprune.lab.experiments.placeholders import resolved
 from headprune.lab.experiments.work import Context, Result, work
+from headprune.typed_json import to_plain
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class MeasuredSpeed:
+    """How many times as fast a pruned model is, and the whole one against itself; each with its quartiles."""
+
+    speedup: float
+    speedup_quartiles: tuple[float, float]
+    control: float
+    control_quartiles: tuple[float, float]
+    examples_per_second: Mapping[str, float]
 
 
 @work("speed", alone=True)
@@ -21,7 +38,7 @@ def speed(context: Context) -> Result:
     whole, pruned = (load_model(str(options[name]), "cpu") for name in ("whole", "pruned"))
     inputs = example_inputs(whole, batch=int(options["batch"]), length=int(options["length"]))
 
-    def reading(model: Any) -> Any:
+    def reading(model: nn.Module) -> Callable[[], None]:
         moved = to_model(model, inputs)
 
         def run() -> None:
@@ -31,14 +48,13 @@ def speed(context: Context) -> Result:
         return run
 
     times = interleaved([reading(whole), reading(whole), reading(pruned)], int(options["repeats"]), warmup=1)
-    speedup, low, high = ratio(times[0], times[2])
-    control = ratio(times[0], times[1])
-    return {
-        "speedup": speedup, "speedup_quartiles": [low, high], "control": control[0], "control_quartiles": control[1:],
-        "examples_per_second": {
-            "whole": int(options["batch"]) / min(times[0]), "pruned": int(options["batch"]) / min(times[2]),
-        },
-    }  # fmt: skip
+    speedup, *quartiles = ratio(times[0], times[2])
+    control, *chance = ratio(times[0], times[1])
+    found = MeasuredSpeed(
+        speedup, (quartiles[0], quartiles[1]), control, (chance[0], chance[1]),
+        {name: int(options["batch"]) / min(times[place]) for name, place in (("whole", 0), ("pruned", 2))},
+    )  # fmt: skip
+    return dict(to_plain(found))
 
 
 @work("head-share")
@@ -60,6 +76,6 @@ def head_share(context: Context) -> Result:
     }
 
 
-def _weights(model: Any, path: str) -> int:
+def _weights(model: nn.Module, path: str) -> int:
     """Numbers in the matrices of a block: its biases and norms are not a head's."""
     return sum(p.numel() for p in model.get_submodule(path).parameters() if p.dim() > 1)

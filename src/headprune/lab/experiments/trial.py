@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headprune.errors import DataError, HeadpruneError
-from headprune.jobs.job import results_version
+from headprune.errors import DataError
+from headprune.jobs.job import job_names, results_version
 from headprune.lab.experiments.work import works
 
 RESULTS = 1  # rises when the figures of every kind of work change; those of one kind have a version of their own
@@ -55,9 +55,14 @@ class Trial:
     @property
     def made_by(self) -> str:
         """Nothing if this headprune computes such results; else which one did, for people."""
-        if self.version == current_version(self.kind):
-            return ""
-        return self.version if self.version == FIRST else f"results {self.version}"
+        if self.version == FIRST:
+            return FIRST
+        current = current_version(self.kind)
+        if _version_of(self.kind) is None:  # a work of somebody's own, which only its module knows
+            current, found = current.partition(".")[0], self.version.partition(".")[0]
+        else:
+            found = self.version
+        return "" if found == current else f"results {self.version}"
 
     def key(self) -> str:
         """From what is done and to what, not from the names that a preset has for it: `{model}` counts as the trial or
@@ -97,16 +102,18 @@ class Trial:
 
 def current_version(kind: str) -> str:
     """Of the results that this headprune computes for a kind of work."""
+    return f"{RESULTS}.{_version_of(kind) or 1}"
+
+
+def _version_of(kind: str) -> int | None:
+    """None for what is no work and no job here: running it tells."""
     known = works.find(kind)
-    return f"{RESULTS}.{known.version if known is not None else _job_version(kind)}"
+    return known.version if known is not None else _job_version(kind)
 
 
 @functools.cache
-def _job_version(kind: str) -> int:
-    try:
-        return results_version(kind)
-    except HeadpruneError:
-        return 1  # no job that is known here: running it tells
+def _job_version(kind: str) -> int | None:
+    return results_version(kind) if kind in job_names() else None
 
 
 _KINDS = {"work": str, "params": dict, "seed": int, "needs": dict, "step": str, "label": str}

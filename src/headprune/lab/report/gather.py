@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from headprune.errors import StoreError, UnknownNameError
+from headprune.jobs.prune import PruneResult
 from headprune.lab.experiments.claims import Verdict
 from headprune.lab.experiments.library import find_preset, preset_names
+from headprune.lab.experiments.measures import MeasuredSpeed
 from headprune.lab.experiments.runs import Run, read_runs
 from headprune.lab.experiments.store import Record, Store
 from headprune.lab.experiments.values import Observed
-from headprune.lab.report.lines import Chart, charts_of
+from headprune.lab.report.lines import Chart, charts_of, marked
+from headprune.lab.report.results import Problem, Results, read_results
 from headprune.lab.report.subjects import Subject, subjects_of
 from headprune.registry import hint
-
-LARGEST = 10**18  # parameters, or MACs
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Report:
     sizes: tuple[Size, ...]
     speeds: tuple[Speed, ...]
     waiting: int  # trials that were planned and not run
+    problems: tuple[Problem, ...] = ()  # what is stored and cannot be shown
 
     @property
     def failed(self) -> list[Record]:
@@ -101,7 +102,8 @@ class Report:
         return [self._what(), self._heads(), self._papers()]
 
     def _what(self) -> str:
-        names = ", ".join(f"{one.run.preset.name} ({one.run.scale})" for one in self.told) or "no preset"
+        shown = [f"{one.run.preset.name} ({marked(one.run.scale, one.run.made_by)})" for one in self.told]
+        names = ", ".join(shown) or "no preset"
         done = sum(record.is_done for record in self.records)
         seconds = sum(record.seconds for record in self.records)
         rest = [f"{len(self.failed)} failed"] if self.failed else []
@@ -113,8 +115,9 @@ class Report:
         return f"{done} trials of {names} with {seeds}{told} took {seconds / size:{form}} {unit} in all."
 
     def _heads(self) -> str:
-        found = [(chart, most) for chart in self.charts if (most := chart.most_within(1.0)) is not None]
-        if not found and self.charts:
+        charts = [chart for chart in self.charts if not chart.made_by] or self.charts  # versions are not mixed
+        found = [(chart, most) for chart in charts if (most := chart.most_within(1.0)) is not None]
+        if not found and charts:
             return "No share of heads that was tried goes within one point of the score."
         if not found:
             return "Nothing here tells what it costs to prune heads."
@@ -127,7 +130,8 @@ class Report:
         )
 
     def _papers(self) -> str:
-        claims = [claim for one in self.told for claim in one.claims]
+        shown = [one for one in self.told if not one.run.made_by] or self.told  # versions are not mixed
+        claims = [claim for one in shown for claim in one.claims]
         tested = [claim for claim in claims if claim.verdict != "not done"]
         if not tested:
             return "No statement of a paper was tested."
@@ -156,33 +160,43 @@ def gather(folders: Sequence[Path], title: str | None = None, *, presets: Sequen
     records: dict[str, Record] = {}
     told: list[PresetResult] = []
     charts: list[Chart] = []
-    runs = _joined_runs(run for store in stores for run in read_runs(store))
+    problems: list[Problem] = []
+    runs = _joined_runs(
+        run
+        for store in stores
+        for run in read_runs(store, lambda name, error: problems.append(Problem.of(name, error)))
+    )
     known = [run.preset.name for run in runs]
     for name in presets:
         if name not in known:
             raise UnknownNameError(f"No preset '{name}' was run here. {hint(name, known)}")
     runs = [run for run in runs if not presets or run.preset.name in presets]
     for run in runs:
-        found = run.records(*stores)
+        found = list(map(_marked, run.records(*stores)))
         for record in found:
             records.setdefault(record.trial.key(), record)
         values = run.values(found)
         told.append(PresetResult(run, tuple(values), tuple(run.claims(values))))
-        charts += [_titled(chart, run, len(runs)) for chart in charts_of(found)]
+        results = read_results(found)
+        charts += [_titled(chart, run, len(runs)) for chart in charts_of(results)]
+        problems += results.problems
     rest: dict[str, Record] = {}  # what was run without a preset
     for record in (record for store in stores for record in store if not presets):
         key = record.trial.key()
         if key not in records and not (key in rest and rest[key].is_done):
-            rest[key] = record
+            rest[key] = _marked(record)
     every = (*records.values(), *rest.values())
+    results, others = read_results(every), read_results(rest.values())
+    subjects, more = subjects_of(results), charts_of(others)
     return Report(
-        title=title or ", ".join(one.run.preset.name for one in told) or folders[0].resolve().name,
+        title=title or ", ".join(dict.fromkeys(one.run.preset.name for one in told)) or folders[0].resolve().name,
         records=every,
         told=tuple(told),
-        subjects=tuple(subjects_of(every)),
-        charts=(*_once(charts), *charts_of(rest.values())),
-        sizes=tuple(_sizes(every)),
-        speeds=tuple(_speeds(every)),
+        subjects=tuple(subjects),
+        charts=(*_once(charts), *more),
+        sizes=tuple(_sizes(results)),
+        speeds=tuple(_speeds(results)),
+        problems=tuple(dict.fromkeys((*problems, *results.problems, *others.problems))),
         waiting=len({key for run in runs for key in run.names} - set(records)),
     )
 
@@ -212,35 +226,24 @@ def _once(charts: Sequence[Chart]) -> list[Chart]:
     return found
 
 
-def _sizes(records: Iterable[Record]) -> Iterable[Size]:
-    for record in records:
-        result: Any = record.result
-        if record.is_done and record.trial.params.get("command") == "prune" and "macs" in result:
-            pairs = [result.get(name) for name in ("heads", "parameters", "macs")]
-            if all(_is_pair(pair) for pair in pairs):
-                yield Size(record.trial.label, *map(tuple, pairs))
+def _marked(record: Record) -> Record:
+    """A trial of another version of headprune says so wherever its name is shown."""
+    trial = record.trial
+    return replace(record, trial=replace(trial, label=marked(trial.label, trial.made_by)))
 
 
-def _is_pair(value: Any) -> bool:
-    """Before and after."""
-    return isinstance(value, list) and len(value) == 2 and all(type(n) is int and 0 <= n < LARGEST for n in value)
+def _sizes(results: Results) -> Iterable[Size]:
+    for record, found in results.known:
+        if isinstance(found, PruneResult):
+            yield Size(record.trial.label, found.heads, found.parameters, found.macs)
 
 
-def _speeds(records: Iterable[Record]) -> Iterable[Speed]:
-    for record in records:
-        result: Any = record.result
-        if (
-            record.is_done
-            and record.trial.work == "speed"
-            and {"speedup", "speedup_quartiles", "control"} <= set(result)
-        ):
-            try:
-                low, high = map(float, result["speedup_quartiles"])
-                yield Speed(record.trial.label, float(result["speedup"]), (low, high), float(result["control"]))
-            except (TypeError, ValueError, OverflowError):
-                continue  # a result of another shape: the page does without
+def _speeds(results: Results) -> Iterable[Speed]:
+    for record, found in results.known:
+        if isinstance(found, MeasuredSpeed):
+            yield Speed(record.trial.label, found.speedup, found.speedup_quartiles, found.control)
 
 
-def _joined(values: Sequence[Any]) -> str:
+def _joined(values: Sequence[object]) -> str:
     words = list(map(str, values))
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from headprune.lab.experiments.store import Record
+from headprune.jobs.curve import Curved
+from headprune.jobs.gated import GatedModel, GatesResult
+from headprune.jobs.trained import Trained
+from headprune.lab.experiments.trial import Trial
 from headprune.lab.experiments.values import ENOUGH
+from headprune.lab.report.results import Results
 from headprune.stats import holm, mean_interval, paired_t_test
 from headprune.tasks.metrics import metric_called
+from headprune.typed_json import FieldError
 
 REFERENCE = "random"  # what other orders are compared with
 MOST_PAIRS = 60  # of lines at equal heads, where there is no reference: more is no table
@@ -78,6 +82,7 @@ class Chart:
     metric: str
     lines: tuple[Line, ...]
     of_component: bool = False  # shares are of one component's heads, not of all
+    made_by: str = ""  # which headprune computed it, if not such a one as this
 
     def compared(self) -> list[Comparison]:
         """Every line against the random one of its component; where there is none, every two lines. Holm's correction
@@ -140,17 +145,24 @@ class _Sample:
     of_component: bool = False
 
 
-def charts_of(records: Iterable[Record]) -> list[Chart]:
+def charts_of(results: Results) -> list[Chart]:
     """Of one preset: a chart for every step of curves, and one for all models of a task trained with fewer heads."""
-    charts: dict[tuple[str, str, bool], list[_Sample]] = {}
-    for record in records:
-        for sample in _samples(record) if record.is_done else ():
+    charts: dict[tuple[str, str, bool, str], list[_Sample]] = {}
+    for record, found in results.known:
+        trial = record.trial
+        try:
+            samples = list(_samples(trial, found))
+        except FieldError as error:
+            results.note(record, error)
+            continue
+        for sample in samples:
             # A model that lost everything may have no perplexity.
             if math.isfinite(sample.score) and math.isfinite(sample.share):
-                charts.setdefault((sample.chart, sample.metric, sample.of_component), []).append(sample)
+                key = (sample.chart, sample.metric, sample.of_component, trial.made_by)
+                charts.setdefault(key, []).append(sample)
     made = [
-        Chart(title, metric, tuple(_lines(samples)), of_component)
-        for (title, metric, of_component), samples in charts.items()
+        Chart(marked(title, made_by), metric, tuple(_lines(samples)), of_component, made_by)
+        for (title, metric, of_component, made_by), samples in charts.items()
     ]
     return [chart for chart in made if len({point.left for line in chart.lines for point in line.points}) > 1]
 
@@ -180,41 +192,41 @@ def _line(name: str, samples: Sequence[_Sample], values: str = "") -> Line:
     return Line(f"{name} [{values}]" if values else name, points, order, (component, values))
 
 
-def _samples(record: Record) -> list[_Sample]:
-    trial, result = record.trial, record.result
-    command = trial.params.get("command")
-    told = ", ".join(f"{name} {value}" for name, value in trial.params.get("values", {}).items())
-    try:
-        if command == "curve":
-            return list(_of_curves(trial.step, told, trial.seed, result))
-        if command == "gates":
-            return [_trained(trial.step, told, trial.seed, one) for one in result["results"]]
-        if command in ("finetune", "train-mt", "train-lm"):
-            return [_trained(trial.step, told, trial.seed, result)]
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError):
-        return []  # a result of another shape, as a preset of somebody's own may have: the page does without
-    return []
+def _samples(trial: Trial, found: object) -> Iterator[_Sample]:
+    if isinstance(found, Curved):
+        yield from _of_curves(trial, found)
+    elif isinstance(found, GatesResult):
+        yield from (_trained(trial, one) for one in found.models)
+    elif isinstance(found, Trained):
+        yield _trained(trial, found)
 
 
-def _of_curves(step: str, values: str, seed: int, result: Mapping[str, Any]) -> Iterator[_Sample]:
-    title = f"{step}, {result.get('split', '')}"
-    for order, runs in result["curves"].items():
+def _of_curves(trial: Trial, found: Curved) -> Iterator[_Sample]:
+    for order, runs in found.curves.items():
         for run in runs:
-            for point in run["points"]:
-                left = sum(map(len, point["kept"].values()))
-                of_component = int(run["heads"]) != left + int(point["pruned"])
+            for point in run.points:
+                left = sum(map(len, point.kept.values()))
                 yield _Sample(
-                    title, str(run["metric"]), order, values, left, round(float(point["share"]), 4), seed,
-                    float(point["score"]),
-                    of_component,
+                    f"{trial.step}, {found.split}", run.metric, order, _values(trial), left, round(point.share, 4),
+                    trial.seed, point.score, run.heads != left + point.pruned,
                 )  # fmt: skip
 
 
-def _trained(step: str, values: str, seed: int, result: Mapping[str, Any]) -> _Sample:
-    left, every = sum(map(len, result["kept"].values())), sum(result["original"].values())
-    title = f"Trained with fewer heads, {result.get('task', '')}, dev"
-    dev = result["dev"]
-    return _Sample(title, str(dev["metric"]), step, values, left, round(1 - left / every, 4), seed, float(dev["score"]))
+def _trained(trial: Trial, found: Trained | GatedModel) -> _Sample:
+    left, every = sum(map(len, found.kept.values())), sum(found.original.values())
+    if every < 1:
+        raise FieldError("original", f"{every} heads", "those that the model had")
+    title, share = f"Trained with fewer heads, {found.task}, dev", round(1 - left / every, 4)
+    return _Sample(title, found.dev.metric, trial.step, _values(trial), left, share, trial.seed, found.dev.score)
+
+
+def _values(trial: Trial) -> str:
+    return ", ".join(f"{name} {value}" for name, value in trial.params.get("values", {}).items())
+
+
+def marked(text: str, made_by: str) -> str:
+    """A name for people, which says if another version of headprune is behind it."""
+    return f"{text}, made by {made_by}" if made_by else text
 
 
 def _compared(name: str, point: Point, other: str, their: Point) -> Comparison:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from headprune.files import writable
 from headprune.lab.report import tables
 from headprune.lab.report.gather import Report
+from headprune.lab.report.lines import marked
 from headprune.lab.report.tables import Table
 
 
@@ -21,7 +22,7 @@ def _parts(report: Report) -> Iterator[str]:
         preset = told.run.preset
         yield f"## {_plain(f'{preset.study}, {preset.line}: {preset.what}')}"
         note = told.run.preset.scale(told.run.scale).note
-        yield f"Scale: {told.run.scale}. {_plain(note)}".rstrip()
+        yield f"Scale: {_plain(marked(told.run.scale, told.run.made_by))}. {_plain(note)}".rstrip()
         yield from _shown(tables.values_table(told), tables.claims_table(told))
     for chart in report.charts:
         yield f"## {_plain(chart.title)}"
@@ -40,7 +41,7 @@ def _parts(report: Report) -> Iterator[str]:
     yield "## How to repeat it"
     yield from _shown(
         tables.repeat_table(report), tables.inputs_table(report), tables.versions_table(report),
-        tables.failures_table(report),
+        tables.failures_table(report), tables.problems_table(report),
     )  # fmt: skip
 
 

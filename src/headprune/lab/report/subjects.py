@@ -7,14 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headprune.errors import FileFormatError, HeadpruneError, UnknownNameError
+from headprune.errors import HeadpruneError
 from headprune.heads import HeadId, HeadScores
 from headprune.heads.headmap import COMPONENTS, SiteName, counts, head_lists
 from headprune.heads.ranking import pruning_order
+from headprune.jobs.ablate import Ablated
+from headprune.jobs.curve import Curved
+from headprune.jobs.functions import FunctionsResult
+from headprune.jobs.gated import GatesResult
+from headprune.jobs.prune import PruneResult
 from headprune.lab.experiments.placeholders import names_in
-from headprune.lab.experiments.store import Record
 from headprune.lab.experiments.trial import Trial
+from headprune.lab.report.lines import marked
+from headprune.lab.report.results import Results
 from headprune.tasks.metrics import metric_called
+from headprune.typed_json import FieldError
 
 MOST_HEADS = 1 << 19  # of one model, or neurons
 Cells = dict[str, list[Any]]  # site -> one entry per original head
@@ -78,31 +85,21 @@ class Subject:
         return sorted(self.sites.items(), key=lambda item: _place(item[0]))
 
 
-def subjects_of(records: Iterable[Record]) -> list[Subject]:
-    """Every model of which something is known, in the order of the records."""
-    known = [record for record in records if record.is_done]
-    labels = {record.trial.key(): record.trial.label for record in known}
+def subjects_of(results: Results) -> list[Subject]:
+    """Every model of which something is known, in the order of the records. What does not fit is noted."""
+    labels = {record.trial.key(): record.trial.label for record, _ in results.known}
     found: dict[str, Subject] = {}
-    for record in known:
-        reader = _READERS.get(str(record.trial.params.get("command", "")))
-        arguments = record.trial.params.get("arguments")
+    for record, result in results.known:
+        trial, reader = record.trial, _READERS.get(type(result))
+        arguments = trial.params.get("arguments")
         if reader is None or not isinstance(arguments, list) or not arguments:
             continue
-        name, place = _subject(record.trial, labels)
-        subject = found.setdefault(place, Subject(place, name))
+        name, place = _subject(trial, labels)
         try:
-            reader(subject, record)
-        except (HeadpruneError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
-            continue  # a result of another shape, as a preset of somebody's own may have: the page does without
-    return [subject for subject in found.values() if subject.sites and _has_real_sites(subject)]
-
-
-def _has_real_sites(subject: Subject) -> bool:
-    """Names from a file may be anything."""
-    try:
-        return bool(subject.sorted_sites())
-    except UnknownNameError:
-        return False
+            reader(found.setdefault(place, Subject(place, name)), trial, result)
+        except HeadpruneError as error:
+            results.note(record, error)
+    return [subject for subject in found.values() if subject.sites]
 
 
 def component_of(site: str) -> str:
@@ -122,17 +119,17 @@ def _place(site: str) -> tuple[str, int, int, str]:
 
 def _subject(trial: Trial, labels: Mapping[str, str]) -> tuple[str, str]:
     """What the trial looked at: a name for people, and one that tells it from others."""
-    shown = place = str(trial.params["arguments"][0])
+    shown, place = str(trial.params["arguments"][0]), marked(str(trial.params["arguments"][0]), trial.made_by)
     for name in names_in([shown]):
         key = trial.needs.get(name) or trial.params.get("inputs", {}).get(name, name)
         place = place.replace(f"{{{name}}}", key)
         shown = shown.replace(f"{{{name}}}", labels.get(key, name))
-    return shown, place
+    return shown if marked("", trial.made_by) in shown else marked(shown, trial.made_by), place
 
 
-def _scored(subject: Subject, record: Record) -> None:
-    scores = HeadScores.from_dict(record.result)
-    values = {site: list(row) for site, row in scores.normalized().items()}
+def _scored(subject: Subject, trial: Trial, scores: HeadScores) -> None:
+    view = scores.view
+    values = {site: list(row) for site, row in scores.normalized(view).items()}
     raw = scores.scores
     errors: Cells = {}
     for site, row in scores.standard_errors.items():
@@ -142,79 +139,74 @@ def _scored(subject: Subject, record: Record) -> None:
         ]
         errors[site] = [None if e is None else 1.96 * e * abs(u) for e, u in zip(row, unit, strict=True)]
     told = f"{scores.method} on {scores.data}" if scores.data else scores.method
-    subject.sites |= {site: len(row) for site, row in values.items()}
-    subject.rankings.append(Ranking(told, values, errors, pruning_order(scores)))
+    _add_sites(subject, {site: len(row) for site, row in values.items()}, first=True)
+    subject.rankings.append(Ranking(told, values, errors, pruning_order(scores, normalize=view)))
 
 
-def _ablated(subject: Subject, record: Record) -> None:
-    result = record.result
-    rows = {HeadId.parse(head): row for head, row in result["heads"].items()}
+def _ablated(subject: Subject, trial: Trial, found: Ablated) -> None:
+    rows = {HeadId.parse(head): row for head, row in found.heads.items()}
     sizes = _sizes(rows)
-    alone = bool(result.get("all_but_one"))
-    metric, split = str(result["base"]["metric"]), result.get("split", "")
-    name = f"{metric} with only it in its layer, {split}" if alone else f"{metric} without it, {split}"
+    metric = found.base.metric
+    kind = "with only it in its layer" if found.all_but_one else "without it"
     change: Cells = {site: [None] * n for site, n in sizes.items()}
     p: Cells = {site: [None] * n for site, n in sizes.items()}
     for head, row in rows.items():
-        change[head.site][head.index], p[head.site][head.index] = float(row["change"]), float(row["p_holm"])
-    subject.sites = {**sizes, **subject.sites}
-    subject.effects.append(Effect(name, metric, change, p))
-    if not alone:
+        change[head.site][head.index], p[head.site][head.index] = row.change, row.p_holm
+    _add_sites(subject, sizes)
+    subject.effects.append(Effect(f"{metric} {kind}, {found.split}", metric, change, p))
+    if not found.all_but_one:
         larger = metric_called(metric).larger_is_better
         worth = {site: tuple(None if x is None else -x if larger else x for x in row) for site, row in change.items()}
         scores = HeadScores(
-            method="metric-ablation", sums=worth, squares=worth, counts=dict.fromkeys(worth, 1.0), data=str(split),
-            comparable=True,
+            method="metric-ablation", comparable=True, sums=worth, squares=worth, counts=dict.fromkeys(worth, 1.0),
+            data=found.split,
         )  # fmt: skip
         blank: Cells = {site: [None] * n for site, n in sizes.items()}
-        order = pruning_order(scores)
+        order = pruning_order(scores, normalize=scores.view)
         values = {site: list(row) for site, row in worth.items()}
-        subject.rankings.append(Ranking(f"metric-ablation on {split}", values, blank, order))
+        subject.rankings.append(Ranking(f"metric-ablation on {found.split}", values, blank, order))
 
 
-def _looked_into(subject: Subject, record: Record) -> None:
-    rows = {HeadId.parse(head): row["functions"] for head, row in record.result["heads"].items()}
+def _looked_into(subject: Subject, trial: Trial, found: FunctionsResult) -> None:
+    rows = {HeadId.parse(head): row.functions for head, row in found.heads.items()}
     sizes = _sizes(rows)
     cells: Cells = {site: [None] * count for site, count in sizes.items()}
     for head, names in rows.items():
-        cells[head.site][head.index] = sorted(map(str, names))
-    subject.sites = {**sizes, **subject.sites}
+        cells[head.site][head.index] = sorted(names)
+    _add_sites(subject, sizes)
     subject.functions = cells
 
 
-def _followed(subject: Subject, record: Record) -> None:
-    for runs in record.result["curves"].values():
+def _followed(subject: Subject, trial: Trial, found: Curved) -> None:
+    for order, runs in found.curves.items():
         for run in runs:
-            whole = run["points"][0]["kept"]
-            points, gone = [], []
-            for point in run["points"]:
-                if math.isfinite(float(point["score"])):
-                    points.append((float(point["share"]), float(point["score"])))
-                    gone.append(frozenset(_missing(whole, point["kept"])))
-            subject.curves.append(Measured(str(run["metric"]), tuple(points), tuple(gone)))
+            finite = [point for point in run.points if math.isfinite(point.score)]
+            if any(point.kept.keys() != run.points[0].kept.keys() for point in finite):
+                raise FieldError(f"curves.{order}", "points of different sites", "the same sites at every point")
+            points = tuple((point.share, point.score) for point in finite)
+            gone = tuple(frozenset(_missing(run.points[0].kept, point.kept)) for point in finite)
+            subject.curves.append(Measured(run.metric, points, gone))
 
 
 def _missing(whole: Mapping[str, Sequence[int]], kept: Mapping[str, Sequence[int]]) -> Iterable[HeadId]:
     return (HeadId(site, head) for site, heads in whole.items() for head in heads if head not in kept[site])
 
 
-def _gated(subject: Subject, record: Record) -> None:
-    for result in record.result["results"]:
-        sizes = {site: len(row) for site, row in (result["trajectory"] or [{}])[-1].get("prob_open", {}).items()}
-        name, kept = f"{result['gate']} gates, {result['setting']}, seed {record.trial.seed}", _kept(result["kept"])
-        subject.sites = {**_counts(result.get("original", sizes)), **subject.sites}
-        subject.kept[name] = kept
+def _gated(subject: Subject, trial: Trial, found: GatesResult) -> None:
+    for one in found.models:
+        _add_sites(subject, one.original)
+        subject.kept[f"{one.gate} gates, {one.setting}, seed {trial.seed}"] = head_lists(one.kept, "kept")
 
 
-def _pruned(subject: Subject, record: Record) -> None:
-    result = record.result
-    counts, subject.kept[record.trial.label] = _counts(result["original"]), _kept(result["kept"])
-    subject.sites = {**counts, **subject.sites}
+def _pruned(subject: Subject, trial: Trial, found: PruneResult) -> None:
+    kept = head_lists(found.kept, "kept")
+    _add_sites(subject, found.original)
+    subject.kept[trial.label] = kept
 
 
-_READERS = {
-    "score": _scored, "ablate": _ablated, "functions": _looked_into, "curve": _followed, "gates": _gated,
-    "prune": _pruned,
+_READERS: dict[type[Any], Any] = {  # what is known of a model after each job
+    HeadScores: _scored, Ablated: _ablated, FunctionsResult: _looked_into, Curved: _followed, GatesResult: _gated,
+    PruneResult: _pruned,
 }  # fmt: skip
 
 
@@ -222,19 +214,23 @@ def _sizes(heads: Iterable[HeadId]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for head in heads:
         sizes[head.site] = max(sizes.get(head.site, 0), head.index + 1)
-    return _counts(sizes)
+    return _checked(sizes)
 
 
-def _kept(value: Any) -> dict[str, list[int]]:
-    return head_lists(value, "kept")
+def _add_sites(subject: Subject, sizes: Mapping[str, int], *, first: bool = False) -> None:
+    """Sites with their numbers of heads; what scores say goes `first`, since they name heads that are gone, too."""
+    known = _checked(sizes)
+    subject.sites = {**subject.sites, **known} if first else {**known, **subject.sites}
 
 
-def _counts(value: Any) -> dict[str, int]:
-    """Numbers of heads, of a model that there can be: a table has a row for each."""
-    found = counts(value, "original")
-    if sum(found.values()) > MOST_HEADS:
-        raise FileFormatError(f"{sum(found.values())} heads; expected at most {MOST_HEADS}.")
-    return found
+def _checked(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sites that there can be, of a model that there can be: a table has a row for each head."""
+    known = counts(sizes, "original")
+    for site in known:
+        SiteName.parse(site)  # names from a file may be anything
+    if sum(known.values()) > MOST_HEADS:
+        raise FieldError("original", f"{sum(known.values())} heads", f"at most {MOST_HEADS}")
+    return known
 
 
 def left_by_site(subject: Subject, order: Sequence[HeadId], share: float) -> dict[str, int]:

@@ -195,7 +195,7 @@ def speeds_table(report: Report) -> Table:
 
 
 def repeat_table(report: Report) -> Table:
-    rows = [(told.run.preset.name, command) for told in report.told for command in told.commands()]
+    rows = dict.fromkeys((told.run.preset.name, command) for told in report.told for command in told.commands())
     return Table("Commands", ("preset", "command"), tuple(rows))
 
 
@@ -218,6 +218,11 @@ def trials_table(report: Report) -> Table:
         for record in report.records
     ]
     return Table("Trials", ("trial", "status", "seconds", "key"), tuple(rows))
+
+
+def problems_table(report: Report) -> Table:
+    rows = [(one.trial, one.field, one.found[:300], one.expected) for one in report.problems]
+    return Table("Stored, and not shown", ("trial", "field", "found", "expected"), tuple(rows))
 
 
 def failures_table(report: Report) -> Table:
