@@ -50,6 +50,12 @@ def from_plain(kind: type[T], value: object) -> T:
     return cast(T, reader(value))
 
 
+def prepare(*kinds: Any) -> None:
+    """Look at the annotations of types now: the first file is then read without compiling anything."""
+    for kind in kinds:
+        _reader(kind)
+
+
 @functools.cache
 def _reader(kind: Any) -> _Reader:
     origin, inner = get_origin(kind), get_args(kind)

@@ -21,10 +21,10 @@ from tools.fuzz.targets import heads, target
 
 import headprune as hp
 from headprune.checkpoint.save import model_card
-from headprune.cli import functions as functions_command
-from headprune.cli import gates as gates_command
 from headprune.errors import FileFormatError, HeadpruneError
 from headprune.files import write_text
+from headprune.jobs import functions as functions_job
+from headprune.jobs import gates as gates_job
 from headprune.lab.analysis.functions.kinds import Findings, Thresholds
 
 
@@ -157,17 +157,17 @@ def levels(data: bytes, folder: Path) -> object:
     path.write_bytes(data)
     rows: dict[Any, Any] = {head: {"functions": ["positional"]} for head in heads().heads()}
     found = Findings(rows, {}, 1, 1, 1, Thresholds())
-    survivors = functions_command._survivors(path, found, heads())
-    for entry in survivors:
-        write_text(out / functions_command._file_name(entry["order"]), "")
-    return survivors
+    levels = functions_job._levels(path, found, heads())
+    for level in levels:
+        write_text(out / functions_job._file_name(level.order), "")
+    return levels
 
 
 @target("json", share=0.5)
 def finished_gates(data: bytes, folder: Path) -> object:
     """gates.json of an earlier run, from which `headprune gates` goes on."""
     (folder / "gates.json").write_bytes(data)
-    found = gates_command._finished(folder / "gates.json", {"setting": "keep-2"})
+    found = gates_job.finished(folder / "gates.json", {"setting": "keep-2"})
     if found is None or len(data) % 16:  # pictures take a third of a second
         return found
-    return gates_command._draw([found, found], folder, "html")
+    return gates_job.draw_gates([found, found], folder, "html")

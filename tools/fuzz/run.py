@@ -36,6 +36,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.dont_write_bytecode = True  # or a late import would write outside
 
+import tools.fuzz.data_targets  # noqa: E402
+import tools.fuzz.model_targets  # noqa: E402, F401
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import seed as with_seed  # noqa: E402
 from tools.fuzz.altering import altered  # noqa: E402

@@ -22,6 +22,14 @@ from headprune.lab.experiments.runs import plan_run
 from headprune.lab.experiments.store import Record
 from headprune.tasks.text.symbols import make_symbols
 
+_DEV = {"metric": "accuracy", "score": 0.8, "interval": [0.7, 0.9], "level": 0.95, "examples": 9, "loss": None}
+_GATE = {
+    "gate": "hard-concrete", "setting": "keep-2", "kept": {"encoder.0": [0, 1]}, "original": {"encoder.0": 4},
+    "dev": _DEV, "before": _DEV, "gated": _DEV, "tests": {}, "task": "sst2", "objective": {"weight": 0.1},
+    "decided": 1.0, "heads": [4, 2], "out": "model", "components": {"encoder": 2}, "open": {"encoder.0": 2},
+    "trajectory": [{"step": 1, "prob_open": {"encoder.0": [0.5] * 4}}],
+}  # fmt: skip
+
 PRESET = """\
 name = "small"
 study = "a study"
@@ -97,10 +105,9 @@ def experiments() -> None:
     notes = {"schema": 1, "runs": [plan.to_dict()]}
     write("run-notes", "small", notes)
     kept, original = {"encoder.0": [0, 1], "encoder.1": []}, {"encoder.0": 2, "encoder.1": 2}
-    dev = {"metric": "accuracy", "score": 0.8, "interval": [0.7, 0.9]}
     result = {
-        "kept": kept, "original": original, "dev": dev, "task": "sst2", "heads": [4, 2], "parameters": [10, 5],
-        "macs": [10, 5],
+        "kept": kept, "original": original, "dev": _DEV, "task": "sst2", "metric": "accuracy", "heads": [4, 2],
+        "parameters": [10, 5], "macs": [10, 5], "kv_heads": [4, 2], "removed": {"encoder.1": [0, 1]}, "by": "fisher",
     }  # fmt: skip
     environment = {"python": "3.11", "system": "Linux", "cores": 2, "versions": {"torch": "2"}}
     common: Any = {"seconds": 1.5, "started": "2026-01-01T00:00:00+00:00", "environment": environment}
@@ -125,23 +132,28 @@ def _looks() -> list[tuple[str, str, Any]]:
     rows = {"encoder.0": [0.1, 0.2], "encoder.1": [0.3, 0.4]}
     toy = HeadMap(tuple(site for site in heads() if site.component == "encoder"))
     scores = HeadScores.from_values(toy, {"encoder.0": [1, 2, 3, 4], "encoder.1": [1, 2]}, method="fisher", data="dev")
-    ablated = {f"{site}:{n}": {"change": x, "p_holm": 0.5} for site, row in rows.items() for n, x in enumerate(row)}
+    tested = dict.fromkeys(("score", "p", "p_exact", "flipped", "p_holm", "p_bh"), 0.5)
+    ablated = {f"{site}:{n}": {**tested, "change": x} for site, row in rows.items() for n, x in enumerate(row)}
     points = [
         {"share": n / 4, "score": 0.9 - n / 10, "pruned": n, "kept": {"encoder.0": list(range(4 - n))}}
         for n in range(3)
     ]  # fmt: skip
-    curve = {"split": "dev", "curves": {"random": [{"metric": "accuracy", "heads": 4, "points": points}] * 3}}
-    functions = {"heads": {head: {"functions": ["positional"]} for head in ablated}}
-    gate = {
-        "gate": "hard-concrete", "setting": "keep-2", "kept": {"encoder.0": [0, 1]}, "original": {"encoder.0": 4},
-        "dev": {"metric": "accuracy", "score": 0.8}, "task": "sst2",
-        "trajectory": [{"step": 1, "prob_open": {"encoder.0": [0.5] * 4}}],
+    line = {"order": "random", "metric": "accuracy", "heads": 4, "points": points}
+    curve = {"split": "dev", "examples": 9, "seed": 1, "removed": False, "curves": {"random": [line] * 3}}
+    relation = {"pairs": 3, "baseline": 0.5, "baseline_offset": -1}
+    functions = {
+        "model": "bert", "data": "trees", "sentences": 3, "counts": {"positional": 4}, "relations": {"nsubj": relation},
+        "heads": {head: {"functions": ["positional"]} for head in ablated},
     }  # fmt: skip
-    speed = {"speedup": 1.5, "speedup_quartiles": [1.4, 1.6], "control": 1.0}
+    speed = {
+        "speedup": 1.5, "speedup_quartiles": [1.4, 1.6], "control": 1.0, "control_quartiles": [0.9, 1.1],
+        "examples_per_second": {"whole": 10.0, "pruned": 15.0},
+    }  # fmt: skip
+    base = {"base": _DEV, "split": "dev", "all_but_one": False, "seed": 1, "components": {}}
     return [
         ("scores", "score", scores.to_dict()),
-        ("ablation", "ablate", {"heads": ablated, "base": {"metric": "accuracy"}, "split": "dev"}),
-        ("curve", "curve", curve), ("functions", "functions", functions), ("gates", "gates", {"results": [gate, gate]}),
+        ("ablation", "ablate", {**base, "heads": ablated}), ("curve", "curve", curve),
+        ("functions", "functions", functions), ("gates", "gates", {"results": [_GATE, _GATE]}),
         ("speed", "speed", speed),
     ]  # fmt: skip
 
@@ -222,13 +234,7 @@ def models() -> None:
     points = [{"kept": {"encoder.0": [0, 1], "encoder.1": [], "decoder.0": [0], "cross.0": [1]}}]
     write("levels", "curve", {"curves": {"random": [{"points": points}], "fisher, encoder": [{"points": points}]}})
     write("levels", "gates", points)
-    dev = {"metric": "accuracy", "score": 0.8, "interval": [0.7, 0.9]}
-    result = {
-        "setting": "keep-2", "heads": [4, 2], "dev": dev, "before": dev, "objective": {"weight": 0.1}, "out": "model",
-        "components": {"encoder": 2}, "open": {"encoder.0": 2},
-        "trajectory": [{"step": 1, "prob_open": {"encoder.0": [0.5]}}],
-    }  # fmt: skip
-    write("finished-gates", "keep", {"asked": {"setting": "keep-2"}, "result": result})
+    write("finished-gates", "keep", {"asked": {"setting": "keep-2"}, "result": _GATE})
 
 
 if __name__ == "__main__":

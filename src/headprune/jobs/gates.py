@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,11 @@ def gates(options: GatesOptions, progress: Progress = SILENT) -> GatesResult:
     if process_count() > 1:
         raise GateError("This command trains on one process. For several, use hp.GateTrainer in a script of your own.")
     opened = (open_new_task if options.from_scratch else open_task)(options.data, options.model)
-    found = [_finished(options, setting) or _trained(options, opened, setting, progress) for setting in settings]
+    found = []
+    for setting in settings:
+        asked, folder = _asked(options, setting), options.out / str(setting)
+        known = finished(folder / "gates.json", asked)
+        found.append(known or _trained(options, opened, setting, asked, progress))
     found.sort(key=lambda one: one.heads[1])
     result = GatesResult(tuple(found))
     write_text(options.out / "gates.json", json.dumps(result.to_dict(), indent=1))
@@ -72,7 +76,9 @@ def _asked(options: GatesOptions, setting: _Setting) -> dict[str, Any]:
     return {**asked, **asdict(options.training)}
 
 
-def _trained(options: GatesOptions, data: TaskData, setting: _Setting, progress: Progress) -> GatedModel:
+def _trained(
+    options: GatesOptions, data: TaskData, setting: _Setting, asked: Mapping[str, Any], progress: Progress
+) -> GatedModel:
     """Train, evaluate, prune, evaluate, save."""
     folder = options.out / str(setting)
     examples, dev = data.examples("train"), data.batches(data.examples("dev"))
@@ -99,7 +105,6 @@ def _trained(options: GatesOptions, data: TaskData, setting: _Setting, progress:
     exactly = setting.by == "keep" and options.gate != "exact-k" and not attached.frozen
     pruned = _removed(attached, objective.target if exactly else None, f"{options.gate} gates, {setting}", progress)
     left = find_heads(pruned)
-    asked = _asked(options, setting)
     facts = {**asked, **data.task.settings(), "train_examples": len(examples), "left_out": examples.left_out}
     result = GatedModel(
         setting=str(setting), gate=options.gate, task=data.task.name, objective=objective, before=before.summary(),
@@ -168,20 +173,19 @@ def _removed(attached: Gates, keep: int | None, by: str, progress: Progress) -> 
     return pruned.requires_grad_(True)
 
 
-def _finished(options: GatesOptions, setting: _Setting) -> GatedModel | None:
+def finished(path: Path, asked: Mapping[str, Any]) -> GatedModel | None:
     """The result of an earlier run with the same settings. One with other settings is refused, not overwritten."""
-    path = options.out / str(setting) / "gates.json"
     try:
         stored = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(stored, dict) or stored.get("asked") != json.loads(json.dumps(_asked(options, setting))):
+    if not isinstance(stored, dict) or stored.get("asked") != json.loads(json.dumps(asked)):
         raise GateError(f"'{path.parent}' holds a run with other settings. Choose another --out, or remove it.")
     try:
         found = from_plain(GatedModel, stored.get("result"))
         open_by_pairs(found.open)
         shapes = {tuple((site, len(row)) for site, row in one.prob_open.items()) for one in found.trajectory}
-        if found.setting != str(setting) or len(shapes) > 1:  # the setting is the name of a folder
+        if found.setting != asked["setting"] or len(shapes) > 1:  # the setting is the name of a folder
             raise FileFormatError(f"the setting is '{found.setting[:60]}', with gates of {len(shapes)} shapes")
     except HeadpruneError as error:
         raise FileFormatError(

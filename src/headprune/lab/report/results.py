@@ -11,12 +11,13 @@ from headprune.heads import HeadScores
 from headprune.jobs.ablate import Ablated
 from headprune.jobs.curve import Curved
 from headprune.jobs.functions import FunctionsResult
-from headprune.jobs.gated import GatesResult
+from headprune.jobs.gated import GatedModel, GatesResult
 from headprune.jobs.prune import PruneResult
 from headprune.jobs.trained import Trained
 from headprune.lab.experiments.measures import MeasuredSpeed
 from headprune.lab.experiments.store import Record
-from headprune.typed_json import FieldError, from_plain
+from headprune.tasks import ScoreSummary
+from headprune.typed_json import FieldError, from_plain, prepare
 
 Shown = HeadScores | Ablated | Curved | FunctionsResult | GatesResult | PruneResult | Trained | MeasuredSpeed
 READERS: dict[str, Callable[[Mapping[str, Any]], Shown]] = {
@@ -31,6 +32,7 @@ READERS: dict[str, Callable[[Mapping[str, Any]], Shown]] = {
     "train-lm": Trained.from_dict,
     "speed": lambda stored: from_plain(MeasuredSpeed, stored),
 }
+prepare(Ablated, Curved, FunctionsResult, tuple[GatedModel, ...], PruneResult, Trained, ScoreSummary, MeasuredSpeed)
 
 
 @dataclass(frozen=True)
