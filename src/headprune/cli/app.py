@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 from typing import Annotated, Any
@@ -11,47 +10,55 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headprune import __version__
-from headprune.cli.options import state
+from headprune.cli.options import command, state
 from headprune.errors import HeadpruneError
 
 INTERRUPTED = 130  # what a command gives back after Ctrl-C
 STOPPED = "\nstopped; the same command goes on from what it had finished"
 
-# Each is a function of the same name in a file of the same name, imported when the command is run.
+# Each is a job (`headprune.jobs`) whose options (`headprune.jobs.options`) are read when the command is called.
 COMMANDS = {
     "inspect": "Show every attention block of a model and its heads.",
-    "verify": "Check that pruning is exact on your model.",
+    "verify": "Check on your own model that pruning is exact, saves, loads, generates and trains.",
     "finetune": "Train a model through transformers' Trainer; an interrupted run goes on where it stopped.",
-    "train-mt": "Train a new translation model; an interrupted run goes on where it stopped.",
-    "train-lm": "Train a new language model with a memory; an interrupted run goes on where it stopped.",
+    "train-mt": "Train a Transformer on pairs of sentences; an interrupted run goes on where it stopped.",
+    "train-lm": "Train an All-attention or Transformer-XL language model; an interrupted run goes on where it stopped.",
     "evaluate": "Score a model, with an interval; for translation, write the translations too.",
-    "export": "Write a pruned model for places where headprune is not installed.",
+    "export": "Write a pruned model so that it loads without headprune.",
     "score": "Score every head on a task's data. An interrupted run goes on where it stopped.",
     "ablate": "Mask every head in turn and tell which changes of the metric are more than chance.",
     "curve": "Draw how the score falls as more heads go.",
     "gates": "Train gates on the heads of a converged model, prune what they close, and save it. Runs resume.",
-    "functions": "Find positional, syntactic and rare-token heads, as Voita et al. 2019 tell them apart.",
+    "functions": "Tell positional, syntactic and rare-token heads (Voita et al., section 5).",
     "diff": "Show the mean change of W_q, W_k and W_v by head between two models (Budhraja et al., Figure 2).",
     "prune": "Remove heads, check that the model answers as if they were masked, and save it.",
     "run": "Repeat a table or figure of a paper; an interrupted run goes on where it stopped.",
-    "report": "Make one page of stored results.",
-    "demo": "Do the whole job on a small real model and real reviews, with no network.",
-    "doctor": "Tell what is installed here, and whether it works.",
-    "explain": "Show the page of an error, without a network.",
+    "report": "Show results as one page that needs no network: heads, curves, sizes, and the papers' values by ours.",
+    "demo": "Fine-tune MiniLM on film reviews, score its heads, draw the curve, prune, save, reload, compare and time.",
+    "doctor": "Show versions, devices and extras, and try everything that pruning needs on a tiny model.",
+    "explain": "Say what an error means, where it usually comes from, and what to do.",
 }
-MOVED = ("bench",)  # not listed; says where it went, whatever it is given
+DETAILS = {
+    "train-lm": "--batch-size is the number of streams read side by side, --max-length that of tokens in a segment; 0 "
+    "leaves both as the preset has them."
+}
+MOVED = {
+    "bench": "The leaderboard is no command any more. In headprune's repository, `python -m benchmarks.leaderboard` "
+    "has the same options, and benchmarks/leaderboard/run.sh makes the whole board."
+}
 
 
 class LazyGroup(TyperGroup):
-    """Lists every command from the table above; the file of a command is imported when it is called."""
+    """Lists every command from the table above; the options of one are read when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """What a list of commands shows."""
-        known = cmd_name in COMMANDS or cmd_name in MOVED
-        return TyperCommand(cmd_name, help=COMMANDS.get(cmd_name)) if known else None
+        if cmd_name in MOVED:
+            raise HeadpruneError(MOVED[cmd_name])
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """What a call runs."""
@@ -61,12 +68,8 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """A command with all its options."""
-    function = name.replace("-", "_")
     alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    any_words = {"allow_extra_args": name in MOVED, "ignore_unknown_options": name in MOVED}
-    alone.command(name, context_settings=any_words)(
-        getattr(importlib.import_module(f"headprune.cli.{function}"), function)
-    )
+    alone.command(name, help="\n\n".join(filter(None, (COMMANDS[name], DETAILS.get(name)))))(command(name))
     return typer.main.get_command(alone)
 
 

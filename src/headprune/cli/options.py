@@ -8,17 +8,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from headprune.jobs.job import Progress as JobProgress
-from headprune.jobs.job import Step, find_job
+from headprune.jobs.job import Step, find_job, find_options
 from headprune.jobs.options.base import OptionField, build, option_fields
-
-Options = TypeVar("Options")
 
 
 @dataclass
@@ -29,23 +27,19 @@ class State:
 state = State()
 
 
-def command(options: type[Options]) -> Callable[[Callable[[Options, bool], None]], Callable[..., None]]:
-    """Give a command that takes `(options, json)` every field of its options class as an option, and --json."""
+def command(name: str) -> Callable[..., None]:
+    """The function that a command calls: every field of its job's options class is an option, and --json."""
+    options = find_options(name)
 
-    def widen(function: Callable[[Options, bool], None]) -> Callable[..., None]:
-        def widened(*, json: bool, **given: Any) -> None:
-            function(build(options, given), json)
+    def run(*, json: bool, **given: Any) -> None:
+        run_job(name, build(options, given), json)
 
-        every = option_fields(options)
-        parameters = [_parameter(field) for field in every] + [_JSON]
-        order = {"seed": 1, "picture": 2, "json": 3, "device": 4, "trust_remote_code": 5}  # at the end of every help
-        parameters.sort(key=lambda parameter: order.get(parameter.name, 0))
-        widened.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        widened.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        widened.__name__, widened.__doc__ = function.__name__, function.__doc__
-        return widened
-
-    return widen
+    parameters = [_parameter(field) for field in option_fields(options)] + [_JSON]
+    order = {"seed": 1, "picture": 2, "json": 3, "device": 4, "trust_remote_code": 5}  # at the end of every help
+    parameters.sort(key=lambda parameter: order.get(parameter.name, 0))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 _JSON = inspect.Parameter(
@@ -107,9 +101,9 @@ class _Shown(JobProgress):
             task = bar.add_task("", total=total, completed=finished)
             yield lambda name: bar.update(task, description=name, advance=1, refresh=True)
 
+    def note(self, message: str) -> None:
+        typer.echo(message, err=True)
+
     def tell(self, message: str) -> None:
         if not self.quiet:
             typer.secho(message, fg="bright_black" if message.startswith("$ ") else None)
-
-    def note(self, message: str) -> None:
-        typer.echo(message, err=True)
