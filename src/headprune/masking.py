@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +106,7 @@ def _number_factors(weights: HeadWeights, heads: HeadMap) -> dict[str, Tensor]:
     return factors
 
 
-def _as_tensor(site: Site, numbers: Any) -> Tensor:
+def _as_tensor(site: Site, numbers: Tensor | Sequence[float]) -> Tensor:
     try:
         tensor = numbers if isinstance(numbers, Tensor) else torch.tensor([0.0 if x is None else x for x in numbers])
     except (TypeError, ValueError, RuntimeError) as error:

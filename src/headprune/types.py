@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -13,6 +13,9 @@ else:  # importing transformers would take seconds
     Config = Outputs = Tokenizer = Any
 
 Batch: TypeAlias = Mapping[str, Any]  # model inputs by name
+Args: TypeAlias = tuple[Any, ...]  # what any module or function of PyTorch may be called with
+Kwargs: TypeAlias = dict[str, Any]
+Function: TypeAlias = Callable[..., Any]
 Processor: TypeAlias = Tokenizer  # or an image processor
 
-__all__ = ["Batch", "Config", "Outputs", "Processor", "Tokenizer"]
+__all__ = ["Args", "Batch", "Config", "Function", "Kwargs", "Outputs", "Processor", "Tokenizer"]

@@ -6,10 +6,9 @@ or function it is in. Element-wise work (norms, activations, softmax) is not cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headprune.heads import HeadMap
 from headprune.structure.run import run
+from headprune.types import Batch
 
 PARTS = ("projections", "attention", "feed_forward", "embeddings", "head")
 
@@ -42,7 +42,7 @@ def count_parameters(model: nn.Module, heads: HeadMap) -> Count:
     return Count.of(parts)
 
 
-def count_macs(model: nn.Module, heads: HeadMap, example: Mapping[str, Any]) -> Count:
+def count_macs(model: nn.Module, heads: HeadMap, example: Batch) -> Count:
     """MACs of one forward pass on `example`."""
     counter = _counter()
     with torch.no_grad(), _frozen(model), counter:
@@ -80,7 +80,7 @@ def _frozen(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def _own_counts(counts: Mapping[str, Mapping[Any, int]], root: str) -> dict[str, dict[Any, int]]:
+def _own_counts(counts: Mapping[str, Mapping[object, int]], root: str) -> dict[str, dict[object, int]]:
     """Operations of each module without those of its children."""
     by_path = {path: dict(operations) for path, operations in counts.items() if path != "Global"}
     own = {path: dict(operations) for path, operations in by_path.items()}
@@ -151,7 +151,9 @@ def _embedding_paths(model: nn.Module) -> set[str]:
     return found
 
 
-def _attention_flops(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
+def _attention_flops(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *args: object, **kwargs: object
+) -> int:
     """Scores and weighted sum of fused attention, from the shapes (batch, heads, length, width)."""
     batch, heads, queries, width = query
     return int(2 * batch * heads * queries * key[2] * (width + value[3]))

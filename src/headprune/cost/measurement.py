@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from headprune.errors import HeadpruneError
 from headprune.heads import HeadMap
 from headprune.structure.find import find_heads, unwrapped
 from headprune.structure.run import example_inputs, run, to_model
+from headprune.types import Args, Batch, Function, Kwargs
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def measure(
     *,
     batch: int = 1,
     length: int = 128,
-    example: Mapping[str, Any] | None = None,
+    example: Batch | None = None,
     against: nn.Module | None = None,
     repeats: int = 15,
     warmup: int = 2,
@@ -103,7 +104,7 @@ def sized_example(model: nn.Module, batch: int, length: int) -> dict[str, Any]:
 
 def _longest(model: nn.Module) -> list[int]:
     """How many tokens the model, or its part for text, says that it can take."""
-    config: Any = getattr(model, "config", None)
+    config = getattr(model, "config", None)
     parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))]
     texts = [part for part in parts if part is config or hasattr(part, "vocab_size")]
     limits = [getattr(part, name, None) for part in texts for name in LENGTH_LIMITS]
@@ -149,9 +150,7 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
     return middle, low, high
 
 
-def _timing(
-    model: nn.Module, against: nn.Module | None, inputs: dict[str, Any], rows: int, repeats: int, warmup: int
-) -> Timing:
+def _timing(model: nn.Module, against: nn.Module | None, inputs: Batch, rows: int, repeats: int, warmup: int) -> Timing:
     after = waiting_for(next(model.parameters()).device)
     models = [model, model, *([unwrapped(against)] if against is not None else [])]
     with torch.inference_mode():
@@ -202,7 +201,7 @@ class _LiveBytes(TorchDispatchMode):
         self.held = self.most = 0
         self.tensors: dict[int, int] = {}  # storage -> tensors alive on it
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         outside = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)}
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from headprune import patches
 from headprune.errors import MaskError
 from headprune.hooks.unfused_attention import called_projections, keep_open_, let_close_
+from headprune.types import Args, Function
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,12 @@ class HeadFactor:
     factor: Tensor  # (heads,), (batch, heads) or (batch, positions, heads)
     batch_axis: int = 0  # which dimension of the projection's input is the batch
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> HeadFactor:
+    def __deepcopy__(self, memo: dict[int, object]) -> HeadFactor:
         raise MaskError(
             "The model is inside a `masked` block: a copy would stay masked for ever. Leave the block first."
         )
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def __call__(self, module: nn.Module, args: Args) -> Args:
         inputs = args[0]  # (..., heads * width)
         factor = self.factor.to(device=inputs.device, dtype=inputs.dtype)
         if factor.dim() == 3 and self.batch_axis == 1:
@@ -111,7 +112,7 @@ def captured_input(module: nn.Module) -> Iterator[list[Tensor]]:
     """Collect what a projection receives."""
     seen: list[Tensor] = []
 
-    def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def keep(module: nn.Module, args: Args) -> None:
         seen.append(args[0])
 
     handle = module.register_forward_pre_hook(keep)
@@ -122,11 +123,11 @@ def captured_input(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 @contextmanager
-def captured_output(module: nn.Module) -> Iterator[list[Any]]:
+def captured_output(module: nn.Module) -> Iterator[list[Tensor]]:
     """Collect what a module returns."""
-    seen: list[Any] = []
+    seen: list[Tensor] = []
 
-    def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def keep(module: nn.Module, args: Args, output: Tensor) -> None:
         seen.append(output)
 
     handle = module.register_forward_hook(keep)
@@ -142,8 +143,8 @@ def captured_inputs(model: nn.Module, modules: Mapping[str, nn.Module]) -> Itera
     with respect to them."""
     seen: dict[str, list[Tensor]] = {name: [] for name in modules}
 
-    def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def keep(name: str) -> Function:
+        def hook(module: nn.Module, args: Args) -> Args:
             inputs = args[0]
             if torch.is_grad_enabled() and not inputs.requires_grad:
                 inputs = inputs.detach().requires_grad_()
@@ -173,8 +174,8 @@ def heard_inputs(
 ) -> Iterator[None]:
     """Tell a listener what each projection receives, at every call, before masks that are put on later."""
 
-    def hear(name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def hear(name: str) -> Function:
+        def hook(module: nn.Module, args: Args) -> None:
             listener(name, args[0])
 
         return hook
@@ -206,7 +207,7 @@ class HeadGate:
     def __init__(self, source: GateSource, site: str) -> None:
         self.source, self.site, self.paused = source, site, False
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def __call__(self, module: nn.Module, args: Args) -> Args | None:
         if self.paused:
             return None
         return HeadFactor(self.site, self.source.value(self.site))(module, args)
@@ -218,7 +219,7 @@ class ForwardBegins:
     def __init__(self, source: GateSource) -> None:
         self.source = source
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def __call__(self, module: nn.Module, args: Args) -> None:
         self.source.draw()
 
 

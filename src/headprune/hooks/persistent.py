@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from headprune.types import Args, Function, Kwargs
+
 
 @dataclass(frozen=True)
 class SlicedArgument:
@@ -24,7 +26,7 @@ class SlicedArgument:
     heads: int  # entries in the argument
     kept: tuple[int, ...]
 
-    def slice(self, value: Any) -> Any:
+    def slice(self, value: object) -> object:
         if not isinstance(value, Tensor):
             return value
         kept = torch.tensor(self.kept, device=value.device)
@@ -42,9 +44,7 @@ class SliceArguments:
     def __init__(self, arguments: Sequence[SlicedArgument]) -> None:
         self.arguments = tuple(arguments)
 
-    def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def __call__(self, module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         values = list(args)
         for argument in self.arguments:
             if argument.name in kwargs:
@@ -121,7 +121,7 @@ class Width:
     heads: int  # that are left
     head_dim: int
 
-    def shape(self, asked: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def shape(self, asked: Args, given: Args) -> Args:
         """The shape that was meant by `asked` for a tensor of shape `given`; as asked where that is right.
 
         Widths stand last. Elsewhere the same number is a length, and is left alone.
@@ -147,9 +147,7 @@ class _Following(TorchFunctionMode):
         super().__init__()
         self.width = width
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if func in _RESHAPES and len(args) > 1 and not isinstance(args[1], torch.dtype):
             given = args[1] if isinstance(args[1], tuple | list) else args[1:]
             args = (args[0], self.width.shape(tuple(given), tuple(args[0].shape)))
@@ -163,12 +161,12 @@ class FollowWidth:
     width: Width
     active: list[_Following] = field(default_factory=list)
 
-    def enter(self, module: nn.Module, args: Any) -> None:
+    def enter(self, module: nn.Module, args: Args) -> None:
         mode = _Following(self.width)
         mode.__enter__()  # type: ignore[no-untyped-call]
         self.active.append(mode)
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def leave(self, module: nn.Module, args: Args, output: object) -> None:
         self.active.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
@@ -204,6 +202,6 @@ def _forget(module: nn.Module) -> None:
             module._forward_hooks_always_called.pop(key, None)
 
 
-def _owner(hook: Any) -> FollowWidth | None:
+def _owner(hook: object) -> FollowWidth | None:
     owner = getattr(hook, "__self__", None)
     return owner if isinstance(owner, FollowWidth) else None

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from headprune.types import Args, Function, Kwargs
+
 TINY = 1e-12
+Gradients: TypeAlias = tuple[Tensor | None, ...]  # one for each argument of the forward pass
 
 
 def _safe(total: Tensor) -> Tensor:
@@ -47,7 +50,7 @@ class _Linear(torch.autograd.Function):
         return F.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, relevance: Tensor) -> Any:
+    def backward(ctx: Any, relevance: Tensor) -> Gradients:
         x, weight, bias = ctx.saved_tensors
         xp, xn, wp, wn = x.clamp(min=0), x.clamp(max=0), weight.clamp(min=0), weight.clamp(max=0)
         bp, bn = (bias.clamp(min=0), bias.clamp(max=0)) if bias is not None else (0.0, 0.0)
@@ -70,7 +73,7 @@ class _Mix(torch.autograd.Function):
         return attention @ values
 
     @staticmethod
-    def backward(ctx: Any, relevance: Tensor) -> Any:
+    def backward(ctx: Any, relevance: Tensor) -> Gradients:
         attention, values = ctx.saved_tensors
         ap, an = attention.clamp(min=0), attention.clamp(max=0)
         vp, vn = values.clamp(min=0), values.clamp(max=0)
@@ -85,14 +88,14 @@ class _Convolution(torch.autograd.Function):
     """y = conv(x, weight, bias, …): a linear map, by the same rule."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, conv: Any, args: tuple[Any, ...], kwargs: dict[str, Any], alpha: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, conv: Function, args: Args, kwargs: Kwargs, alpha: float) -> Tensor:
         ctx.save_for_backward(x)
         ctx.conv, ctx.args, ctx.kwargs, ctx.alpha = conv, args, kwargs, alpha
         result: Tensor = conv(x, *args, **kwargs)
         return result
 
     @staticmethod
-    def backward(ctx: Any, relevance: Tensor) -> Any:
+    def backward(ctx: Any, relevance: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
         weight, rest = ctx.args[0], ctx.args[2:]
         bias = ctx.args[1] if len(ctx.args) > 1 else ctx.kwargs.get("bias")
@@ -124,7 +127,7 @@ class _Add(torch.autograd.Function):
         return a + b
 
     @staticmethod
-    def backward(ctx: Any, relevance: Tensor) -> Any:
+    def backward(ctx: Any, relevance: Tensor) -> Gradients:
         a, b = ctx.saved_tensors
         positive, negative = a.clamp(min=0) + b.clamp(min=0), a.clamp(max=0) + b.clamp(max=0)
         up, down = _shares(relevance, positive, negative, ctx.alpha)
@@ -142,7 +145,7 @@ class _HandOn(torch.autograd.Function):
         return result.detach().clone()
 
     @staticmethod
-    def backward(ctx: Any, relevance: Tensor) -> Any:
+    def backward(ctx: Any, relevance: Tensor) -> Gradients:
         return _reduced(relevance, ctx.shape) * ctx.share, None, None
 
 
@@ -155,7 +158,7 @@ class _Halved(torch.autograd.Function):
         return a * b
 
     @staticmethod
-    def backward(ctx: Any, relevance: Tensor) -> Any:
+    def backward(ctx: Any, relevance: Tensor) -> Gradients:
         return tuple(_reduced(relevance / 2, shape) for shape in ctx.shapes)
 
 
@@ -197,9 +200,7 @@ class _Rules(TorchFunctionMode):
         self.inputs.append(made)
         return made
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
         if not torch.is_grad_enabled() or self.quiet:
             return func(*args, **kwargs)
@@ -225,7 +226,7 @@ class _Rules(TorchFunctionMode):
             return self._two(func, args[0], args[1], func(*args, **kwargs) if func not in _INPLACE else None)
         return func(*args, **kwargs)
 
-    def _two(self, func: Any, a: Any, b: Any, result: Any) -> Any:
+    def _two(self, func: Function, a: Any, b: Any, result: Any) -> Any:
         """A sum, difference, product or quotient of two things, one of which may be a constant."""
         if result is None:  # in place: a new tensor, whose numbers the old one gets too in case it is used again
             func = _INPLACE[func]
@@ -249,17 +250,17 @@ class _Rules(TorchFunctionMode):
         return _apply(_Halved, a, b)
 
 
-_INPLACE = {
+_INPLACE: dict[Function, Function] = {
     Tensor.add_: torch.add, Tensor.__iadd__: torch.add, Tensor.sub_: torch.sub, Tensor.__isub__: torch.sub,
     Tensor.mul_: torch.mul, Tensor.__imul__: torch.mul, Tensor.div_: torch.div, Tensor.__itruediv__: torch.div,
 }  # fmt: skip
 
 
-def _apply(rule: type[torch.autograd.Function], *args: Any) -> Any:
+def _apply(rule: type[torch.autograd.Function], *args: object) -> Any:
     return rule.apply(*args)
 
 
-def _carries(thing: Any) -> bool:
+def _carries(thing: object) -> TypeGuard[Tensor]:
     return isinstance(thing, Tensor) and thing.requires_grad
 
 
@@ -268,7 +269,7 @@ def relevance_rules(model: nn.Module, *, alpha: float = 0.5) -> Iterator[list[Te
     """Inside, gradients are relevance. Gives the embedded inputs, at which the total can be checked."""
     inputs: list[Tensor] = []
 
-    def embed(module: nn.Module, args: Any, output: Any) -> Any:
+    def embed(module: nn.Module, args: Args, output: object) -> object:
         if not isinstance(output, Tensor):
             return output
         leaf = output.detach().requires_grad_()
@@ -288,10 +289,10 @@ def relevance_rules(model: nn.Module, *, alpha: float = 0.5) -> Iterator[list[Te
     handles = [found.register_forward_hook(embed) for found in seen.values()]
     rules = _Rules(alpha, inputs)
 
-    def enter(module: nn.Module, args: Any) -> None:
+    def enter(module: nn.Module, args: Args) -> None:
         rules.quiet += 1
 
-    def leave(module: nn.Module, args: Any, output: Any) -> Any:
+    def leave(module: nn.Module, args: Args, output: object) -> object:
         rules.quiet -= 1
         if not isinstance(output, Tensor) or not args or not _carries(args[0]) or output.shape != args[0].shape:
             return output
@@ -303,14 +304,14 @@ def relevance_rules(model: nn.Module, *, alpha: float = 0.5) -> Iterator[list[Te
             handles.append(part.register_forward_hook(leave, always_call=True))
     config = getattr(model, "config", None)
     before = getattr(config, "_attn_implementation", None)
-    switch = before not in (None, "eager") and hasattr(model, "set_attn_implementation")
+    set_attention = getattr(model, "set_attn_implementation", None) if before not in (None, "eager") else None
     try:
-        if switch:
-            model.set_attn_implementation("eager")  # type: ignore[operator]
+        if set_attention is not None:
+            set_attention("eager")
         with torch.enable_grad(), rules:
             yield inputs
     finally:
         for handle in handles:
             handle.remove()
-        if switch:
-            model.set_attn_implementation(before)  # type: ignore[operator]
+        if set_attention is not None:
+            set_attention(before)

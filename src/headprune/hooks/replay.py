@@ -8,15 +8,15 @@ the calls, so this works for any architecture whose forward is deterministic.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor, nn
 
 from headprune.hooks.tracing import wrapped_attention
 from headprune.hooks.unfused_attention import called_projections
+from headprune.types import Args, Function
 
 
 @dataclass
@@ -27,7 +27,7 @@ class RecordedCall:
     parent: RecordedCall | None
     begin: int
     end: int = -1
-    output: Any = None
+    output: object = None
     is_attention: bool = False
     work: int = 0  # MACs of a linear map
 
@@ -47,7 +47,7 @@ class Recording:
         self._open.append(call)
         return call
 
-    def leave(self, output: Any) -> None:
+    def leave(self, output: object) -> None:
         self.clock += 1
         call = self._open.pop()
         call.end, call.output = self.clock, _own(output)
@@ -83,9 +83,9 @@ class Recording:
         """Whether a replay from the cut gets its answer from this call: it was over, and its caller was not."""
         return _is_over(call, cut) and (call.parent is None or not _is_over(call.parent, cut))
 
-    def answers(self, cut: int) -> dict[tuple[nn.Module, bool], list[Any]]:
+    def answers(self, cut: int) -> dict[tuple[nn.Module, bool], list[object]]:
         """What each module said before the cut, as far as the replay will ask it."""
-        known: dict[tuple[nn.Module, bool], list[Any]] = {}
+        known: dict[tuple[nn.Module, bool], list[object]] = {}
         for call in self.calls:
             if self._asked(call, cut):
                 known.setdefault((call.module, call.is_attention), []).append(call.output)
@@ -97,12 +97,12 @@ class Recording:
         return sum(call.work for call in self.calls if _is_over(call, cut)) / total if total else 0.0
 
 
-def _own(value: Any) -> Any:
+def _own(value: object) -> object:
     """An answer that its receiver may write into (Qwen-VL puts its own pictures there) without changing the record."""
     return copy.copy(value) if isinstance(value, dict | list) else value
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -121,10 +121,10 @@ def recorded(model: nn.Module) -> Iterator[Recording]:
     """Record the forward pass inside the block."""
     recording = Recording()
 
-    def enter(module: nn.Module, args: Any) -> None:
+    def enter(module: nn.Module, args: Args) -> None:
         recording.enter(module)
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
+    def leave(module: nn.Module, args: Args, output: object) -> None:
         recording.leave(output)
 
     handles = []
@@ -139,8 +139,8 @@ def recorded(model: nn.Module) -> Iterator[Recording]:
             handle.remove()
 
 
-def _recorder(recording: Recording) -> Callable[..., Any]:
-    def attention(function: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _recorder(recording: Recording) -> Function:
+    def attention(function: Function, module: nn.Module, *args: object, **kwargs: object) -> object:
         recording.enter(module, is_attention=True)
         output = function(module, *args, **kwargs)
         recording.leave(output)
@@ -153,25 +153,25 @@ def _recorder(recording: Recording) -> Callable[..., Any]:
 def replayed(model: nn.Module, recording: Recording, projection: nn.Module) -> Iterator[None]:
     """Inside the block, forward passes of the recorded input start, in effect, at `projection`."""
     known = recording.answers(recording.cut_before(projection))
-    told: dict[tuple[nn.Module, bool], int] = {}
-    patched: list[tuple[nn.Module, Any]] = []
+    given: dict[tuple[nn.Module, bool], int] = {}
+    patched: list[tuple[nn.Module, Function | None]] = []
 
-    def next_answer(key: tuple[nn.Module, bool]) -> Any:
-        place = told.get(key, 0)
-        told[key] = place + 1
+    def next_answer(key: tuple[nn.Module, bool]) -> object:
+        place = given.get(key, 0)
+        given[key] = place + 1
         return _own(known[key][place]) if place < len(known.get(key, ())) else _NOTHING
 
-    def restart(module: nn.Module, args: Any) -> None:
-        told.clear()
+    def restart(module: nn.Module, args: Args) -> None:
+        given.clear()
 
-    def answering(module: nn.Module, forward: Any) -> Any:
-        def answer(*args: Any, **kwargs: Any) -> Any:
+    def answering(module: nn.Module, forward: Function) -> Function:
+        def answer(*args: object, **kwargs: object) -> object:
             found = next_answer((module, False))
             return forward(*args, **kwargs) if found is _NOTHING else found
 
         return answer
 
-    def attention(function: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def attention(function: Function, module: nn.Module, *args: object, **kwargs: object) -> object:
         found = next_answer((module, True))
         return function(module, *args, **kwargs) if found is _NOTHING else found
 
@@ -180,13 +180,13 @@ def replayed(model: nn.Module, recording: Recording, projection: nn.Module) -> I
         with called_projections(model), wrapped_attention(attention):
             for module, is_attention in known:
                 if not is_attention:
-                    patched.append((module, vars(module).get("forward", _NOTHING)))
+                    patched.append((module, vars(module).get("forward")))
                     module.forward = answering(module, module.forward)
             yield
     finally:
         handle.remove()
         for module, before in reversed(patched):
-            if before is _NOTHING:
+            if before is None:
                 del module.forward
             else:
                 module.forward = before

@@ -19,6 +19,7 @@ from headprune import patches
 from headprune.hooks.masks import HeadFactor
 from headprune.hooks.multihead import SlicedMultihead
 from headprune.hooks.unfused_attention import called_projections
+from headprune.types import Args, Function, Kwargs
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Call:
 
     path: str
     module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     output: Any
     order: int  # when it began
 
@@ -44,25 +45,27 @@ class SavedCall:
     """What a module was called with, to run it again, in this model or a copy of it."""
 
     path: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
 
-    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self) -> tuple[list[object], Kwargs]:
         """What went in: a cache that an earlier run filled is empty again."""
         return [_emptied(value) for value in self.args], {k: _emptied(value) for k, value in self.kwargs.items()}
 
 
-def _detached(value: Any, known: dict[int, Tensor]) -> Any:
+def _detached(value: object, known: dict[int, Tensor]) -> object:
     if isinstance(value, Tensor):
         return known.setdefault(id(value), value.detach())
-    if type(value) in (list, tuple):
-        return type(value)(_detached(item, known) for item in value)
+    if type(value) is list:
+        return [_detached(item, known) for item in value]
+    if type(value) is tuple:
+        return tuple(_detached(item, known) for item in value)
     if type(value) is dict:
         return {name: _detached(item, known) for name, item in value.items()}
     return _emptied(value)
 
 
-def _emptied(value: Any) -> Any:
+def _emptied(value: object) -> object:
     caches = sys.modules.get("transformers.cache_utils")
     if caches is None or not isinstance(value, caches.Cache):
         return value
@@ -91,16 +94,16 @@ class Watch:
     calls: list[Call] = field(default_factory=list)
     events: list[AttentionEvent] = field(default_factory=list)
     clock: int = 0
-    _open: list[tuple[nn.Module, int, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    _open: list[tuple[nn.Module, int, Args, Kwargs]] = field(default_factory=list)
 
     def tick(self) -> int:
         self.clock += 1
         return self.clock
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         self._open.append((module, self.tick(), args, kwargs))
 
-    def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def leave(self, module: nn.Module, args: Args, kwargs: Kwargs, output: object) -> object:
         _, order, given, named = self._open.pop()
         if isinstance(output, Tensor) and output.is_floating_point() and not output.requires_grad:
             # A frozen projection of a frozen input: give gradients a place to arrive at.
@@ -134,9 +137,7 @@ class _AttentionOperations(TorchFunctionMode):
         super().__init__()
         self.watch, self.muted = watch, 0
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if self.muted or not torch.is_grad_enabled():
@@ -151,7 +152,7 @@ class _AttentionOperations(TorchFunctionMode):
             return apart.flatten(0, 1)
         return result
 
-    def heads(self, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def heads(self, result: Tensor, args: Args, kwargs: Kwargs) -> int:
         """How many heads lie behind one another in the batch dimension: FSMT, where the module says it; else 0."""
         said = getattr(self.watch.current(), "num_heads", 0)
         fits = isinstance(said, int) and said > 1 and result.shape[0] % said == 0
@@ -168,7 +169,7 @@ class _AttentionOperations(TorchFunctionMode):
         return result
 
 
-def _last_dimension(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _last_dimension(result: Tensor, args: Args, kwargs: Kwargs) -> bool:
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     return isinstance(dim, int) and dim % result.dim() == result.dim() - 1
 
@@ -205,10 +206,10 @@ def _unscaled(model: nn.Module) -> Iterator[None]:
             hooks[key] = factor
 
 
-def _noting(operations: _AttentionOperations) -> Callable[..., Any]:
+def _noting(operations: _AttentionOperations) -> Function:
     """See the attention functions that transformers models call by name, whatever kernel is behind them."""
 
-    def attention(function: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def attention(function: Function, module: nn.Module, *args: object, **kwargs: object) -> object:
         if operations.muted:
             return function(module, *args, **kwargs)
         operations.muted += 1
@@ -230,9 +231,7 @@ class _MapRecorder(TorchFunctionMode):
         super().__init__()
         self.keep = keep
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
             weights: Any
@@ -255,17 +254,17 @@ def recorded_attention(model: Any, blocks: Mapping[str, str]) -> Iterator[dict[s
     inside: list[str] = []
     handles = []
 
-    def enter(name: str) -> Any:
+    def enter(name: str) -> Function:
         return lambda module, args: inside.append(name)
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
+    def leave(module: nn.Module, args: Args, output: object) -> None:
         inside.pop()
 
     def keep(weights: Tensor) -> None:
         if inside:
             maps[inside[-1]] = weights.detach()
 
-    def reported(function: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def reported(function: Function, module: nn.Module, *args: object, **kwargs: object) -> object:
         output, weights, *rest = function(module, *args, **kwargs)
         if weights is not None:
             keep(weights)  # comes after the softmax inside, and replaces it
@@ -290,7 +289,7 @@ def recorded_attention(model: Any, blocks: Mapping[str, str]) -> Iterator[dict[s
             model.set_attn_implementation(before)
 
 
-AttentionWrapper = Callable[..., Any]  # (function, module, *args, **kwargs) -> what the function would return
+AttentionWrapper = Function  # (function, module, *args, **kwargs) -> what the function would return
 _wrappers: ContextVar[tuple[AttentionWrapper, ...]] = ContextVar("_wrappers", default=())
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-Batch = dict[str, Any]
+from headprune.types import Config, Kwargs
+
+Inputs: TypeAlias = Kwargs
 IMAGE, FRAMES = 64, 2  # where a config does not say how large a picture or how long a film is
 SAMPLES, MEL_FRAMES = 1600, 64
 TEXT_ONLY = ("input_ids", "attention_mask", "decoder_input_ids", "bbox", "mm_token_type_ids")
@@ -18,14 +20,14 @@ TEXT_ONLY = ("input_ids", "attention_mask", "decoder_input_ids", "bbox", "mm_tok
 class InputMaker:
     """Batches for one model, the fullest first: every kind of input that it takes, then its text alone."""
 
-    def __init__(self, model: nn.Module, config: Any, batch: int, length: int, seed: int) -> None:
+    def __init__(self, model: nn.Module, config: Config, batch: int, length: int, seed: int) -> None:
         self.model, self.config, self.batch, self.length = model, config, batch, length
         parameters = inspect.signature(model.forward).parameters.values()
         self.accepted = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         self.required = {p.name for p in parameters if p.default is p.empty and p.name in self.accepted}
         self.generator = torch.Generator().manual_seed(seed)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Inputs]:
         """One after the other until the model takes one."""
         last: set[str] = set()
         for picture in self.pictures():
@@ -44,7 +46,7 @@ class InputMaker:
     def is_encoder_decoder(self) -> bool:
         return bool(self.setting("is_encoder_decoder"))
 
-    def target(self, made: Batch) -> Batch:
+    def target(self, made: Inputs) -> Inputs:
         """What the decoder reads: a text of another length than the source. A classifier makes it from the source, and
         looks where that ends."""
         end = self.setting("eos_token_id")
@@ -54,7 +56,7 @@ class InputMaker:
         ids[:, -1] = end
         return {"input_ids": ids}
 
-    def choices(self, text: Batch) -> Batch:
+    def choices(self, text: Inputs) -> Inputs:
         """Two texts for each example, where one of several is to be chosen: (batch, choices, length)."""
         if not type(self.model).__name__.endswith("ForMultipleChoice"):
             return text
@@ -74,14 +76,14 @@ class InputMaker:
 
     # Text
 
-    def text(self, others: Batch) -> Batch:
+    def text(self, others: Inputs) -> Inputs:
         """Tokens, with a place for every picture feature that goes among them."""
         ids = self.tokens()
         if (holder := self.setting("image_token_id", "image_token_index")) is not None:
             count = self.picture_features(others)
             if count:
                 ids = torch.cat([torch.full((self.batch, count), int(holder)), ids], 1)
-        made: Batch = {"input_ids": ids}
+        made: Inputs = {"input_ids": ids}
         if "mm_token_type_ids" in self.accepted:
             made["mm_token_type_ids"] = (ids == holder).long() if holder is not None else torch.zeros_like(ids)
         if "attention_mask" in self.accepted:
@@ -98,7 +100,7 @@ class InputMaker:
     def tokens(self, length: int | None = None) -> Tensor:
         """Random token ids that are not special, one end-of-sequence token last."""
         size = self.vocabulary() or 2
-        special: set[Any] = set()
+        special: set[object] = set()
         for config in with_inner(self.config):
             for name in vars(config):
                 if name.endswith(("token_id", "token_index")):
@@ -112,7 +114,7 @@ class InputMaker:
             ids[:, -1] = end  # text towers that pool at the end-of-sequence token look for it
         return ids
 
-    def picture_features(self, others: Batch) -> int:
+    def picture_features(self, others: Inputs) -> int:
         """How many places in the text an example's picture takes, as the model itself says."""
         features = getattr(self.model, "get_image_features", None)
         if features is None or "pixel_values" not in others:
@@ -131,7 +133,7 @@ class InputMaker:
 
     # Pictures and films
 
-    def pictures(self) -> Iterator[Batch]:
+    def pictures(self) -> Iterator[Inputs]:
         name = next((n for n in ("pixel_values", "pixel_values_videos") if n in self.accepted), None)
         if {"grid_thw", "image_grid_thw"} & set(self.accepted):
             yield from self.patches()
@@ -157,7 +159,7 @@ class InputMaker:
         films = () if frames is None else (frames,)
         return self.normal(self.batch, *films, channels, int(height), int(width))
 
-    def patches(self) -> Iterator[Batch]:
+    def patches(self) -> Iterator[Inputs]:
         """Pictures cut into flat patches, with their grid (Qwen-VL and those after it)."""
         merge = int(self.setting("spatial_merge_size") or self.setting("merge_size") or 1)
         side = 2 * merge
@@ -167,11 +169,11 @@ class InputMaker:
         grid = torch.tensor([[1, side, side]] * self.batch)
         grid_name = "grid_thw" if "grid_thw" in self.accepted else "image_grid_thw"
         name = "hidden_states" if "hidden_states" in self.accepted else "pixel_values"
-        more: Batch = {"merge_sizes": torch.full((self.batch,), merge)} if "merge_sizes" in self.accepted else {}
+        more: Inputs = {"merge_sizes": torch.full((self.batch,), merge)} if "merge_sizes" in self.accepted else {}
         yield {name: self.normal(count, channels * times * size * size), grid_name: grid, **more}
         yield {name: self.normal(count, channels, size, size), grid_name: grid, **more}
 
-    def packed_patches(self) -> Batch:
+    def packed_patches(self) -> Inputs:
         """Patches of pictures of many shapes (SigLIP 2)."""
         size, channels = int(self.setting("patch_size")), int(self.setting("num_channels") or 3)
         return {
@@ -182,7 +184,7 @@ class InputMaker:
 
     # Sound
 
-    def sounds(self) -> Iterator[Batch]:
+    def sounds(self) -> Iterator[Inputs]:
         if "input_features" in self.accepted:
             yield from self.features()
         elif "audio_mel" in self.accepted:
@@ -194,7 +196,7 @@ class InputMaker:
         else:
             yield {}
 
-    def features(self) -> Iterator[Batch]:
+    def features(self) -> Iterator[Inputs]:
         """Spectrograms, bands first or frames first."""
         bands = int(
             self.setting("num_mel_bins", "feature_projection_input_dim", "input_feat_per_channel", "feature_size")
@@ -202,17 +204,17 @@ class InputMaker:
         )  # fmt: skip
         frames = 2 * int(self.setting("max_source_positions") or MEL_FRAMES // 2)
         for shape in ((self.batch, bands, frames), (self.batch, frames, bands)):
-            made: Batch = {"input_features": self.normal(*shape)}
+            made: Inputs = {"input_features": self.normal(*shape)}
             yield {**made, **self.sound_masks(frames)}
             yield made
 
-    def sound_masks(self, frames: int) -> Batch:
+    def sound_masks(self, frames: int) -> Inputs:
         ones = torch.ones(self.batch, frames, dtype=torch.long)
         names = ["input_features_mask", "feature_attention_mask"]
         names += ["attention_mask"] if "input_ids" not in self.accepted else []
         return {name: ones for name in names if name in self.accepted}
 
-    def waves(self) -> Iterator[Batch]:
+    def waves(self) -> Iterator[Inputs]:
         if (bands := self.setting("num_mel_bins")) is not None:  # spectrograms under the name of waves
             yield {"input_values": self.normal(self.batch, int(self.setting("max_length") or MEL_FRAMES), int(bands))}
         strides = self.setting("conv_stride")
@@ -229,14 +231,14 @@ class InputMaker:
 
     # Series of numbers, and the rest
 
-    def series(self) -> Batch:
+    def series(self) -> Inputs:
         if "past_values" not in self.accepted:
             return {}
         lags = self.setting("lags_sequence")
         length = int(self.setting("context_length") or 32) + (max(lags) if lags else 0)
         channels = self.setting("num_input_channels")
         shape = (self.batch, length, int(channels)) if channels else (self.batch, length)
-        made: Batch = {"past_values": self.normal(*shape)}
+        made: Inputs = {"past_values": self.normal(*shape)}
         for name in ("past_observed_mask", "observed_mask", "past_values_padding"):
             if name in self.required:
                 made[name] = torch.ones(shape)
@@ -253,9 +255,9 @@ class InputMaker:
             made["freq"] = torch.zeros(self.batch, 1, dtype=torch.long)
         return made
 
-    def others(self) -> Batch:
+    def others(self) -> Inputs:
         """Inputs that only one or two families have."""
-        made: Batch = {}
+        made: Inputs = {}
         if "flattened_patches" in self.accepted:
             wide = int(self.setting("patch_embed_hidden_size") or 0)
             places = torch.arange(1, 5).repeat(self.batch, 1)[..., None]  # row and column come first
@@ -292,7 +294,7 @@ class InputMaker:
         return made
 
 
-def value_of(config: Any, name: str) -> Any:
+def value_of(config: Config, name: str) -> Any:
     """A setting, or None: also where a config refuses to give one value for what varies by layer."""
     try:
         return getattr(config, name, None)
@@ -300,7 +302,7 @@ def value_of(config: Any, name: str) -> Any:
         return None
 
 
-def with_inner(config: Any) -> Iterator[Any]:
+def with_inner(config: Config) -> Iterator[Any]:
     """A config and, breadth first, the configs inside it."""
     waiting = [config]
     while waiting:

@@ -147,10 +147,11 @@ def _neuron_site(part: FeedForward, name: SiteAddress) -> Site:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model behind `torch.compile` and peft's wrapper."""
-    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
-        return unwrapped(model._orig_mod)  # type: ignore[arg-type]
-    if hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
-        return unwrapped(model.get_base_model())  # type: ignore[operator]
+    compiled, base = getattr(model, "_orig_mod", None), getattr(model, "get_base_model", None)
+    if isinstance(compiled, nn.Module):
+        return unwrapped(compiled)
+    if hasattr(model, "peft_config") and base is not None:
+        return unwrapped(base())
     return model
 
 
@@ -304,7 +305,7 @@ def _layers(model: nn.Module, blocks: Sequence[Block]) -> list[tuple[int, ...]]:
 
 
 def _config_layers(model: nn.Module) -> int | None:
-    count: Any = getattr(getattr(model, "config", None), "num_hidden_layers", None)
+    count = getattr(getattr(model, "config", None), "num_hidden_layers", None)
     return count if isinstance(count, int) else None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +38,7 @@ class ModelStructure:
         return total <= MOST_BYTES and not any(tensor.grad_fn is not None for tensor in held.values())
 
 
-def _tensors(value: Any, depth: int = 5) -> Iterator[Tensor]:
+def _tensors(value: object, depth: int = 5) -> Iterator[Tensor]:
     """Also those inside objects of the model's own making."""
     if isinstance(value, Tensor):
         yield value
@@ -57,7 +56,7 @@ class _Found:
     fingerprint: int
     heads: Mapping[bool, HeadMap]  # with neurons and without, as far as it is known
     structures: Mapping[bool, ModelStructure] = field(default_factory=dict)
-    example: tuple[tuple[str, Any], ...] | None = None  # names and weak references; None if it was made here
+    example: tuple[tuple[str, object], ...] | None = None  # names and weak references; None if it was made here
 
 
 _found: weakref.WeakKeyDictionary[nn.Module, _Found] = weakref.WeakKeyDictionary()
@@ -102,13 +101,13 @@ def _valid(model: nn.Module) -> _Found | None:
     return found
 
 
-def _reference(example: Batch | None) -> tuple[tuple[str, Any], ...] | None:
+def _reference(example: Batch | None) -> tuple[tuple[str, object], ...] | None:
     if example is None:
         return None
     return tuple((name, weakref.ref(x) if isinstance(x, Tensor) else x) for name, x in example.items())
 
 
-def _is_same(known: tuple[tuple[str, Any], ...] | None, example: Batch) -> bool:
+def _is_same(known: tuple[tuple[str, object], ...] | None, example: Batch) -> bool:
     if known is None or [name for name, _ in known] != list(example):
         return False
     before = [value() if isinstance(value, weakref.ref) else value for _, value in known]

@@ -21,6 +21,7 @@ from headprune.hooks import Call, HeadFactor, SavedCall, captured_output, scaled
 from headprune.structure import projections
 from headprune.structure.run import difference, eval_mode, run_again
 from headprune.structure.trace import AttentionBlock, TracedRun, batch_axis, places_in_lists
+from headprune.types import Kwargs
 
 LOOK_BACK = 4  # projections before the last one of a part: one, two with a gate, and what else may lie between
 
@@ -114,7 +115,7 @@ def _without_first(model: nn.Module, part: FeedForward) -> Iterator[None]:
     """The weights of a part without its first neuron until the block ends."""
     rest = range(1, part.size)
     kept = {path: channels(kind, rest, part.size) for path, kind in part.sources.items()}
-    before: list[tuple[nn.Module, dict[str, Any], dict[str, Any]]] = []
+    before: list[tuple[nn.Module, Kwargs, Kwargs]] = []
     try:
         for path, keep in (*kept.items(), (part.output, list(rest))):
             module: Any = model.get_submodule(path)

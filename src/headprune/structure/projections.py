@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -47,12 +46,18 @@ def is_projection(module: nn.Module) -> bool:
     return layout(module) is not None or (hasattr(module, "in_features") and hasattr(module, "out_features"))
 
 
+def weight(module: nn.Module) -> Tensor:
+    """The weight of a linear map, as it is stored."""
+    found = module.weight
+    assert isinstance(found, Tensor), "the caller asked for its layout"
+    return found
+
+
 def input_width(module: nn.Module) -> int:
     shape = layout(module)
     if shape is not None:
-        weight: Any = module.weight
-        return int(weight.shape[shape.in_dim])
-    return int(module.in_features)  # type: ignore[arg-type]
+        return int(weight(module).shape[shape.in_dim])
+    return int(getattr(module, "in_features"))  # noqa: B009  # of whatever acts as a linear map
 
 
 def why_not_sliceable(module: nn.Module) -> str | None:
@@ -82,12 +87,11 @@ def matrix(module: nn.Module) -> Tensor:
     shape = layout(module)
     if shape is None:
         raise UnsupportedModelError(f"{type(module).__name__} does not show its weight as a plain matrix.")
-    weight: Tensor = module.weight  # type: ignore[assignment]
-    return weight.detach() if shape.in_dim == 1 else weight.detach().t()
+    return weight(module).detach() if shape.in_dim == 1 else weight(module).detach().t()
 
 
 def parameter(module: nn.Module) -> nn.Parameter:
     """The trained parameter behind a projection's weight."""
-    found: Any = module.attention.o if isinstance(module, JoinedHeads) else module.weight
+    found = module.attention.o if isinstance(module, JoinedHeads) else module.weight
     assert isinstance(found, nn.Parameter)
     return found

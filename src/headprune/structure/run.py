@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from headprune.errors import ExampleError, HeadpruneError
 from headprune.hooks import SavedCall
 from headprune.structure.dummy_inputs import InputMaker
+from headprune.types import Batch, Kwargs
 
 
-def run(model: nn.Module, example: Mapping[str, Any] | None = None, *, is_made: bool = False) -> Any:
+def run(model: nn.Module, example: Batch | None = None, *, is_made: bool = False) -> Any:
     """The model's answer to an example batch, in evaluation mode, without a cache; `is_made`: not the caller's."""
     inputs = to_model(model, example if example is not None else example_inputs(model))
     asked = {"use_cache": False} if "use_cache" not in inputs and takes_use_cache(model) else {}
@@ -111,7 +112,7 @@ def _copied(value: Any) -> Any:
     return dict(value) if type(value) is dict else value
 
 
-def _holds_graph(value: Any) -> bool:
+def _holds_graph(value: object) -> bool:
     if type(value) is dict:
         return any(isinstance(item, Tensor) and item.grad_fn is not None for item in value.values())
     return isinstance(value, Tensor) and value.grad_fn is not None
@@ -120,7 +121,7 @@ def _holds_graph(value: Any) -> bool:
 BATCH, LENGTH = 2, 7  # small, and unlike usual head counts, so that dimensions are not mistaken for one another
 
 
-def example_inputs(model: nn.Module, *, batch: int = BATCH, length: int = LENGTH, seed: int = 0) -> dict[str, Any]:
+def example_inputs(model: nn.Module, *, batch: int = BATCH, length: int = LENGTH, seed: int = 0) -> Kwargs:
     """A batch that `model(**batch)` accepts: random tokens, pixels or audio of the right shapes."""
     config = getattr(model, "config", None)
     if config is None:
@@ -140,7 +141,7 @@ def example_inputs(model: nn.Module, *, batch: int = BATCH, length: int = LENGTH
     return batches[0]
 
 
-def _takes(model: nn.Module, inputs: Mapping[str, Any]) -> bool:
+def _takes(model: nn.Module, inputs: Batch) -> bool:
     try:
         with torch.no_grad(), eval_mode(model), same_draws(model):
             model(**to_model(model, inputs))
@@ -149,7 +150,7 @@ def _takes(model: nn.Module, inputs: Mapping[str, Any]) -> bool:
     return True
 
 
-def to_model(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def to_model(model: nn.Module, inputs: Batch) -> Kwargs:
     """The batch on the model's device, floating-point inputs in its dtype."""
     weight = next((p for p in model.parameters() if p.is_floating_point()), None)
     if weight is None:
@@ -177,7 +178,7 @@ class Difference:
         return self.largest <= self.allowed  # a NaN is never small
 
 
-def difference(found: Any, expected: Any) -> Difference:
+def difference(found: object, expected: object) -> Difference:
     """Largest difference over all floating-point outputs. Attention maps and caches are not compared."""
     worst = Difference(0.0, 0.0)
     theirs = list(_tensors(expected))
@@ -211,7 +212,7 @@ def _allowed(expected: Tensor) -> float:
     return 1e-5 * max(1.0, largest)
 
 
-def _tensors(answer: Any) -> Iterator[Tensor]:
+def _tensors(answer: object) -> Iterator[Tensor]:
     if isinstance(answer, Tensor):
         if answer.is_floating_point():
             yield answer

@@ -22,7 +22,7 @@ from headprune.hooks import (
     slice_arguments_,
     width_followed_by,
 )
-from headprune.structure.projections import layout
+from headprune.structure.projections import layout, weight
 from headprune.surgery.edits import Attention, Edits, Slice, Stub, to_ranges
 from headprune.surgery.stubs import BiasOnly, ConfigView, ZeroProjection
 
@@ -180,7 +180,7 @@ def _set_attributes(module: nn.Module, path: str, values: dict[str, int], journa
         if type(old) is not int:
             raise CheckpointError(f"The checkpoint sets {path}.{name}, which is not a count of this model.")
         setattr(module, name, value)
-        journal.did(lambda name=name, old=old: setattr(module, name, old))  # type: ignore[misc]
+        journal.did(partial(setattr, module, name, old))
 
 
 def _replace_by_stub(
@@ -188,9 +188,9 @@ def _replace_by_stub(
 ) -> None:
     if isinstance(module, ZeroProjection | BiasOnly):
         return
-    bias: Any = getattr(module, "bias", None)
+    bias = getattr(module, "bias", None)
     shape = layout(module)
-    size = 0 if shape is None else module.weight.shape[shape.out_dim]  # type: ignore[index]
+    size = 0 if shape is None else weight(module).shape[shape.out_dim]
     if not 0 < stub.width <= size or (stub.kind == "bias" and stub.width != size):
         raise CheckpointError(f"The checkpoint puts a stub of width {stub.width} in place of {path}, which has {size}.")
     if stub.kind == "zeros":
@@ -254,10 +254,10 @@ def _rename_child(parent: nn.Module, name: str, new_name: str, module: nn.Module
 
 
 def _give_view(module: nn.Module, counts: dict[str, int], attention: Attention | None, journal: Journal) -> None:
-    old: Any = getattr(module, "config", None)
+    old = getattr(module, "config", None)
     if old is None:
         raise CheckpointError(f"The checkpoint changes the config of {type(module).__name__}, which has none.")
-    overrides: dict[str, Any] = dict(counts)
+    overrides: dict[str, object] = dict(counts)
     if attention is not None:
         register_attention_function()
         overrides |= {

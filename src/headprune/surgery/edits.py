@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -88,7 +88,7 @@ class Edits:
     def paths(self) -> set[str]:
         return set(self.multihead).union(*(getattr(self, name) for name in _TABLES))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values."""
         return {
             "multihead": sorted(self.multihead),
@@ -161,7 +161,7 @@ _TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments",
 
 
 def _merged(
-    first: dict[str, dict[str, int]], second: dict[str, dict[str, int]], without: Any = ()
+    first: dict[str, dict[str, int]], second: dict[str, dict[str, int]], without: Collection[str] = ()
 ) -> dict[str, dict[str, int]]:
     paths = [path for path in {**first, **second} if path not in without]
     return {path: {**first.get(path, {}), **second.get(path, {})} for path in paths}
@@ -178,8 +178,8 @@ def to_ranges(indices: Sequence[int]) -> list[list[int]]:
     return ranges
 
 
-def _slice_entry(cut: Slice) -> dict[str, Any]:
-    entry: dict[str, Any] = {"dim": cut.dim, "size": cut.size, "keep": to_ranges(cut.keep)}
+def _slice_entry(cut: Slice) -> dict[str, object]:
+    entry: dict[str, object] = {"dim": cut.dim, "size": cut.size, "keep": to_ranges(cut.keep)}
     return {**entry, "placeholder": True} if cut.is_placeholder else entry
 
 
@@ -239,23 +239,24 @@ def _read_width(value: Any) -> Width:
     return width
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"found {value!r}, expected a whole number")
     return value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"found {value!r}, expected text")
     return value
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     """A plain public attribute name: nothing that could reach into Python's own machinery."""
-    if not _text(value).isidentifier() or value.startswith("_"):
-        raise ValueError(f"found {value!r}, expected the name of a count")
-    return str(value)
+    name = _text(value)
+    if not name.isidentifier() or name.startswith("_"):
+        raise ValueError(f"found {name!r}, expected the name of a count")
+    return name
 
 
 Gqa = Literal["group", "query", "expand"]

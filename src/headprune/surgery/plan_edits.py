@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -234,7 +233,7 @@ def _cut_output(edits: Edits, module: nn.Module, block: AttentionBlock, cut: Cut
         if cut.is_empty:
             edits.stubs[block.output] = Stub("bias", module.out_features)
         return
-    weight: Any = module.weight
+    weight = projections.weight(module)
     if cut.is_empty:
         bias = getattr(module, "bias", None) is not None and not skip_bias
         edits.stubs[block.output] = Stub("bias", weight.shape[layout.out_dim], bias)

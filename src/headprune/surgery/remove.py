@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from headprune.surgery.apply import Journal, apply_
 from headprune.surgery.edits import Cut, Edits
 from headprune.surgery.neurons import neuron_edits
 from headprune.surgery.plan_edits import repairs
+from headprune.types import Batch
 
 
 def remove_heads(model: nn.Module, block: AttentionBlock, cut: Cut, empty_site: EmptySite) -> tuple[Edits, Journal]:
@@ -120,7 +120,7 @@ class EquivalenceCheck:
     """A model with its heads masked, to which it is compared once they are gone."""
 
     def __init__(
-        self, model: nn.Module, mask: HeadMask, heads: HeadMap, empty_site: EmptySite, example: Mapping[str, Any] | None
+        self, model: nn.Module, mask: HeadMask, heads: HeadMap, empty_site: EmptySite, example: Batch | None
     ) -> None:
         self.model, self.mask, self.heads = model, mask, heads
         self.empty_site, self.example = empty_site, example
@@ -157,16 +157,16 @@ class EquivalenceCheck:
             f"put back as it was. Every block alone was equal. {why}."
         )
 
-    def _answer(self) -> Any:
+    def _answer(self) -> object:
         with torch.no_grad():
             return run(self.model, self.example)
 
-    def _masked(self) -> Any:
+    def _masked(self) -> object:
         with masked(self.model, self.mask, heads=self.heads, empty_site=self.empty_site):
             return self._answer()
 
 
-def _in_double(model: nn.Module, answer: Callable[[], Any]) -> Any:
+def _in_double(model: nn.Module, answer: Callable[[], object]) -> object:
     """The model's answer in double precision; None where it does not run so (its code, its device, the memory)."""
     try:
         with double_precision(model):
