@@ -97,7 +97,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layering.py
+	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_patches.py
 
 bench: install
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/pruned_speed.py

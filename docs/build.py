@@ -14,6 +14,9 @@ from pathlib import Path
 import headprune as hp
 from headprune.jobs.explain import error_pages
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # `python docs/build.py` finds tools/
+from tools import layers
+
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"
 COMMANDS = (
@@ -142,8 +145,15 @@ def message_of(code: str, name: str) -> str:
     raise AssertionError(f"the example of {name} raises nothing")
 
 
+def contributing() -> str:
+    """CONTRIBUTING.md with the order of the rooms as it is."""
+    path = HERE.parent / "CONTRIBUTING.md"
+    return re.sub(r"\| module \| what it knows \|\n(\|.*\n)+", lambda _: layers.table() + "\n", path.read_text())
+
+
 def pages() -> dict[Path, str]:
-    return {HERE / "api.md": api(), HERE / "cli.md": cli(), **errors()}
+    made = {HERE / "api.md": api(), HERE / "cli.md": cli(), HERE.parent / "CONTRIBUTING.md": contributing()}
+    return {**made, **errors()}
 
 
 if __name__ == "__main__":

@@ -6,51 +6,13 @@ import ast
 from pathlib import Path
 
 import pytest
+from tools.layers import LAYERS, table
 
 from tests import places
 
 ROOT = places.ROOT / "src" / "headprune"
 
-# A module imports only from those above it in this list. `room.module` is a module whose place differs from its room's:
-# what a model's config says of its heads is part of what is on disk, and finding heads reads it.
-LAYERS = [
-    "errors",
-    "registry",
-    "types",
-    "typed_json",
-    "jobs.options",
-    "files",
-    "stats",
-    "heads",
-    "patches",
-    "structure.adapters",
-    "hooks",
-    "checkpoint.config_entry",
-    "structure",
-    "masking",
-    "scoring",
-    "cost",
-    "surgery",
-    "recovery",
-    "gates",
-    "checkpoint",
-    "model_checks",
-    "budgets",
-    "lab.models",
-    "tasks",
-    "lab.analysis",
-    "jobs",
-    "lab.experiments",
-    "lab.report",
-    "jobs.report",
-    "jobs.run",
-    "lab",
-    "compat",
-    "integration",
-    "__init__",
-    "cli",
-    "__main__",
-]
+ORDER = list(LAYERS)
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -90,11 +52,11 @@ def test_every_module_has_a_place():
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_module_imports_only_from_above(path):
     """No import against the order."""
-    mine = LAYERS.index(layer_of(path))
+    mine = ORDER.index(layer_of(path))
     for name, line in imports_of(path):
         layer = layer_of_import(name)
         if (layer is not None and path.name != "__init__.py") or (layer and layer_of(path) != "__init__"):
-            assert LAYERS.index(layer) <= mine, f"{path.name}:{line} imports {name}"
+            assert ORDER.index(layer) <= mine, f"{path.name}:{line} imports {name}"
 
 
 def test_only_hooks_registers_hooks():
@@ -122,3 +84,41 @@ def test_the_library_does_not_print_and_runs_no_foreign_code():
         assert not [name for name, _ in imports_of(path) if name.split(".")[0] in ("pickle", "dill", "cloudpickle")], (
             path
         )
+
+
+IN_THE_FIELDS_WORDS = {"masking", "modeling", "ranking", "tracing", "training"}
+
+
+def test_modules_are_called_by_nouns():
+    """Not by what they do: -ing only where the field says so."""
+    assert {path.stem for path in FILES if path.stem.endswith("ing")} <= IN_THE_FIELDS_WORDS
+
+
+LOGIC = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.BinOp, ast.AugAssign)
+
+
+def logic_in(source: str, allowed_functions: int) -> list[str]:
+    """What a file of the command line must leave to the library: loops, arithmetic, functions besides the command."""
+    tree = ast.parse(source)
+    found = [f"line {node.lineno}: {type(node).__name__}" for node in ast.walk(tree) if isinstance(node, LOGIC)]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return found + [f"line {node.lineno}: {node.name}" for node in functions[allowed_functions:]]
+
+
+def test_the_command_line_has_no_logic():
+    """options.py makes commands of jobs, app.py is the group; any other file would be one command."""
+    for path in (ROOT / "cli").glob("*.py"):
+        if path.name != "options.py":
+            functions = 10 if path.name == "app.py" else 1
+            assert not logic_in(path.read_text(), functions), path
+
+
+@pytest.mark.parametrize("line", ["x = 1 + 2", "for x in y: pass", "[x for x in y]", "def f(): pass\ndef g(): pass"])
+def test_logic_in_the_command_line_is_noticed(line):
+    """A loop, arithmetic, a second function."""
+    assert logic_in(line, 1)
+
+
+def test_contributing_shows_the_order():
+    """The table is made of the list that this test walks: `make docs` writes it."""
+    assert table() in (places.ROOT / "CONTRIBUTING.md").read_text()
