@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -31,9 +30,7 @@ ASKED = {
 def test_what_a_person_would_type_asks_for_the_same(name, monkeypatch):
     """Options as words of a command line are read as the options that they were."""
     asked = []
-    monkeypatch.setattr(
-        importlib.import_module(f"headprune.cli.{name}"), "run_job", lambda job, options, json: asked.append(options)
-    )
+    monkeypatch.setattr("headprune.cli.options.run_job", lambda job, options, json: asked.append(options))
     invoked(name, *command_words(ASKED[name]))
     assert asked == [ASKED[name]]
 

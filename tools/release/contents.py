@@ -22,10 +22,10 @@ from tools.release.project import ROOT, export, project_table, requirements
 # What the code reads at run time, beside modules. A pattern that matches nothing is a problem.
 NEEDED = (
     "headprune/py.typed",
-    "headprune/experiments/presets_toml/*.toml",
-    "headprune/report/page/page.css",
-    "headprune/report/page/page.html.j2",
-    "headprune/report/page/page.js",
+    "headprune/lab/experiments/presets_toml/*.toml",
+    "headprune/lab/report/page/page.css",
+    "headprune/lab/report/page/page.html.j2",
+    "headprune/lab/report/page/page.js",
 )
 WHEEL_KINDS = {".py", ".toml", ".css", ".js", ".j2", ".typed"}  # so: no data, no compiled files
 LEFT_OUT = (".ci/",)  # in the repository, but of no use without it

@@ -14,7 +14,7 @@ from headprune.lab.experiments.sweep import Inline, run_sweep
 from headprune.lab.experiments.trial import Trial
 
 ray = pytest.importorskip("ray")
-MODULES = ("tests.experiments.slow_work",)
+MODULES = ("tests.lab.experiments.slow_work",)
 
 
 def trials_of(folder, count, *, seconds=0.0, **more):
@@ -71,7 +71,7 @@ def test_a_cluster_gives_what_one_process_gives_and_survives_the_death_of_a_node
     first = trials_of(tmp_path, 3, inputs={"data": "0" * 16})
     last = Trial(work="slow", params={"options": {"number": 100, "calls": str(tmp_path / "calls.txt")}},
                  needs={f"n{i}": trial.key() for i, trial in enumerate(first)})  # fmt: skip
-    import tests.experiments.slow_work  # noqa: F401
+    import tests.lab.experiments.slow_work  # noqa: F401
 
     given = {"0" * 16: data}
     run_sweep([*first, last], Store(tmp_path / "here"), Inline(), inputs=given)
@@ -121,7 +121,7 @@ def test_failures_and_impossible_wishes_are_told(cluster, tmp_path):
 
 def test_what_measures_time_has_a_node_to_itself(cluster, tmp_path):
     """No other trial runs on its node meanwhile."""
-    import tests.experiments.slow_work  # noqa: F401
+    import tests.lab.experiments.slow_work  # noqa: F401
 
     trials = [
         Trial(work=work, params={"options": {"seconds": 0.3, "number": n}}, seed=copy)

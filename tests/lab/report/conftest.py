@@ -31,7 +31,7 @@ def runs(tmp_path_factory):
     shared = (base.parent if base.name.startswith("popen-") else base) / "toy-runs"
     with FileLock(f"{shared}.lock"):
         if not shared.is_dir():
-            data = write_text_data(shared.with_name("toy-text"))
+            data = write_text_data(shared.with_name("toy-report-text"))
             words = ["run", str(TOY), "--input", f"text={data}", "--out", str(shared)]
             done = CliRunner().invoke(app, words, catch_exceptions=False)
             assert done.exit_code == 0, done.output
