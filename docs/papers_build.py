@@ -19,6 +19,7 @@ from headprune.lab.experiments.library import all_presets
 from headprune.lab.experiments.presets import Preset, Scale
 from headprune.lab.experiments.runs import Run, plan_run, read_runs
 from headprune.lab.experiments.store import Record, Store
+from headprune.lab.experiments.trial import FIRST
 from headprune.lab.experiments.values import Observed
 
 HERE = Path(__file__).parent
@@ -125,19 +126,26 @@ class Stored:
         self.prints = {name: known for run in runs for name, known in run.inputs.items()}
         self.seeds = sorted({record.trial.seed for record in self.store})
 
-    def look_up(self, preset: Preset, scale: str) -> tuple[list[Observed], list[Verdict]]:
-        """The values of a preset and what agrees, as far as trials are there."""
+    def look_up(self, preset: Preset, scale: str) -> tuple[list[Observed], list[Verdict], str]:
+        """The values of a preset and what agrees, as far as trials are there; and which headprune made them, if not
+        such a one as this."""
         if {step.work for step in preset.scale(scale).steps} <= ARITHMETIC:
             run, records = _computed(preset, scale)
         else:
-            # An input that nothing stored was run with has no fingerprint, so that its trials cannot be found.
-            prints = {name: self.prints.get(name, "") for name in preset.scale(scale).inputs}
-            run = plan_run(preset, scale, prints)[0]
-            if self.seeds:
-                run = run.joined(plan_run(preset, scale, prints, self.seeds)[0])
-            records = run.records(self.store)
+            run, records = next(
+                (found for version in ("", FIRST) if (found := self._found(preset, scale, version))[1]),
+                self._found(preset, scale, ""),
+            )
         values = run.values(records)
-        return values, run.claims(values)
+        return values, run.claims(values), run.made_by
+
+    def _found(self, preset: Preset, scale: str, version: str) -> tuple[Run, list[Record]]:
+        # An input that nothing stored was run with has no fingerprint, so that its trials cannot be found.
+        prints = {name: self.prints.get(name, "") for name in preset.scale(scale).inputs}
+        run = plan_run(preset, scale, prints, version=version)[0]
+        if self.seeds:
+            run = run.joined(plan_run(preset, scale, prints, self.seeds, version)[0])
+        return run, run.records(self.store)
 
 
 def _computed(preset: Preset, scale: str) -> tuple[Run, list[Record]]:
@@ -179,7 +187,7 @@ def _place(preset: Preset) -> tuple[str, int, str]:
 def _overview(presets: list[Preset], stored: Stored) -> list[str]:
     rows = []
     for preset in presets:
-        values, _ = stored.look_up(preset, "small")
+        values, _, _ = stored.look_up(preset, "small")
         known = sum(value.mean is not None for value in values)
         told = f"{known} of {len(values)} values" if known else NOT_RUN
         if preset.name in stored.presets:
@@ -215,7 +223,7 @@ def _command(preset: Preset, name: str, scale: Scale) -> Iterator[str]:
 
 
 def _found(preset: Preset, scale: str, stored: Stored) -> Iterator[str]:
-    values, claims = stored.look_up(preset, scale)
+    values, claims, made_by = stored.look_up(preset, scale)
     if values:
         yield from _table(["value", "paper", "here"], [[_plain(v.name), _paper(v), _ours(v)] for v in values])
     elif preset.name in stored.presets and scale == "small":
@@ -225,6 +233,8 @@ def _found(preset: Preset, scale: str, stored: Stored) -> Iterator[str]:
     if any(claim.verdict != "not done" for claim in claims):
         rows = [[_plain(one.text), NOT_RUN if one.verdict == "not done" else one.told()] for one in claims]
         yield from ("", *_table(["the paper says", "here"], rows))
+    if made_by:
+        yield from ("", f"Made by {made_by}.")
 
 
 def _paper(value: Observed) -> str:

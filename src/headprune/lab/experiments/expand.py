@@ -20,9 +20,10 @@ class UnclearNeedError(PresetError):
 
 
 def trials_of(
-    preset: Preset, scale_name: str, prints: Mapping[str, str], seeds: Sequence[int] | None = None
+    preset: Preset, scale_name: str, prints: Mapping[str, str], seeds: Sequence[int] | None = None, version: str = ""
 ) -> list[Trial]:
-    """All trials of a preset. `prints` are fingerprints of its inputs; `seeds` may replace its own."""
+    """All trials of a preset. `prints` are fingerprints of its inputs; `seeds` may replace its own. With the `version`
+    of stored results, the trials as that version knew them."""
     scale = preset.scale(scale_name)
     lacking = [name for name in scale.inputs if name not in prints]
     if lacking:
@@ -33,7 +34,7 @@ def trials_of(
     for step in scale.steps:
         for seed in seeds or step.seeds or scale.seeds:
             for values in step.combinations():
-                trial = _trial(step, seed, values, scale, prints, made)
+                trial = _trial(step, seed, values, scale, prints, made, version)
                 made[(step.name, seed, _combination(values))] = trial
                 trials.append(trial)
     return trials
@@ -41,7 +42,7 @@ def trials_of(
 
 def _trial(
     step: Step, seed: int, values: Mapping[str, Any], scale: Scale, prints: Mapping[str, str],
-    made: Mapping[tuple[str, int, str], Trial],
+    made: Mapping[tuple[str, int, str], Trial], version: str,
 ) -> Trial:  # fmt: skip
     needs = {name: _needed(step, name, seed, values, made) for name in step.needs}
     fixed = {**values, "seed": seed}
@@ -54,7 +55,7 @@ def _trial(
     params["inputs"] = {name: prints[name] for name in scale.inputs if name in used}
     told = ", ".join(f"{name} {value}" for name, value in values.items())
     label = f"{step.name}{f' [{told}]' if told else ''}, seed {seed}"
-    return Trial(work=step.work, params=params, seed=seed, needs=needs, step=step.name, label=label)
+    return Trial(work=step.work, params=params, seed=seed, needs=needs, step=step.name, label=label, version=version)
 
 
 def _needed(

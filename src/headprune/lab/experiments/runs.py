@@ -80,14 +80,15 @@ class Run:
 
 
 def plan_run(
-    preset: Preset, scale: str, prints: Mapping[str, str], seeds: Sequence[int] | None = None
+    preset: Preset, scale: str, prints: Mapping[str, str], seeds: Sequence[int] | None = None, version: str = ""
 ) -> tuple[Run, list[Trial]]:
-    """A preset's trials, and what to note of them. `prints` are fingerprints of inputs."""
-    trials = trials_of(preset, scale, prints, seeds)
+    """A preset's trials, and what to note of them. `prints` are fingerprints of inputs; the `version` of stored results
+    finds those."""
+    trials = trials_of(preset, scale, prints, seeds, version)
     inputs = {name: prints[name] for name in preset.scale(scale).inputs}
     names = {t.key(): {"step": t.step, "label": t.label, "values": t.params["values"]} for t in trials}
     steps = hashlib.sha256(repr(preset.scale(scale).steps).encode()).hexdigest()[:16]
-    return Run(preset, scale, inputs, names, steps, (tuple(seeds or ()),), _results(preset, scale)), trials
+    return Run(preset, scale, inputs, names, steps, (tuple(seeds or ()),), version or _results(preset, scale)), trials
 
 
 def _results(preset: Preset, scale: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headprune.errors import StoreError, UnknownNameError
+from headprune.errors import HeadpruneError, StoreError, UnknownNameError
 from headprune.jobs.prune import PruneResult
 from headprune.lab.experiments.claims import Verdict
 from headprune.lab.experiments.library import find_preset, preset_names
@@ -17,7 +17,7 @@ from headprune.lab.experiments.runs import Run, read_runs
 from headprune.lab.experiments.store import Record, Store
 from headprune.lab.experiments.values import Observed
 from headprune.lab.report.lines import Chart, charts_of, marked
-from headprune.lab.report.results import Problem, Results, read_results
+from headprune.lab.report.results import Problem, Results, Shown, read_results
 from headprune.lab.report.subjects import Subject, subjects_of
 from headprune.registry import hint
 
@@ -161,6 +161,7 @@ def gather(folders: Sequence[Path], title: str | None = None, *, presets: Sequen
     told: list[PresetResult] = []
     charts: list[Chart] = []
     problems: list[Problem] = []
+    read: dict[str, Shown | HeadpruneError] = {}  # results by the key of their trial
     runs = _joined_runs(
         run
         for store in stores
@@ -177,7 +178,7 @@ def gather(folders: Sequence[Path], title: str | None = None, *, presets: Sequen
             records.setdefault(record.trial.key(), record)
         values = run.values(found)
         told.append(PresetResult(run, tuple(values), tuple(run.claims(values))))
-        results = read_results(found)
+        results = read_results(found, read)
         charts += [_titled(chart, run, len(runs)) for chart in charts_of(results)]
         problems += results.problems
     rest: dict[str, Record] = {}  # what was run without a preset
@@ -186,7 +187,7 @@ def gather(folders: Sequence[Path], title: str | None = None, *, presets: Sequen
         if key not in records and not (key in rest and rest[key].is_done):
             rest[key] = _marked(record)
     every = (*records.values(), *rest.values())
-    results, others = read_results(every), read_results(rest.values())
+    results, others = read_results(every, read), read_results(rest.values(), read)
     subjects, more = subjects_of(results), charts_of(others)
     return Report(
         title=title or ", ".join(dict.fromkeys(one.run.preset.name for one in told)) or folders[0].resolve().name,

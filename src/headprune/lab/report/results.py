@@ -64,15 +64,23 @@ class Results:
             self.problems.append(problem)
 
 
-def read_results(records: Iterable[Record]) -> Results:
-    """What is known of each trial that a page can show; of other kinds of work it tells values alone."""
-    results = Results()
+def read_results(records: Iterable[Record], cache: dict[str, Shown | HeadpruneError] | None = None) -> Results:
+    """What is known of each trial that a page can show; of other kinds of work it tells values alone. Presets share
+    trials: with a `cache`, each is read once."""
+    results, cache = Results(), {} if cache is None else cache
     for record in records:
         reader = READERS.get(record.trial.kind) if record.is_done else None
         if reader is None:
             continue
-        try:
-            results.known.append((record, reader(record.result)))
-        except HeadpruneError as error:
-            results.note(record, error)
+        key = record.trial.key()
+        if key not in cache:
+            try:
+                cache[key] = reader(record.result)
+            except HeadpruneError as error:
+                cache[key] = error
+        found = cache[key]
+        if isinstance(found, HeadpruneError):
+            results.note(record, found)
+        else:
+            results.known.append((record, found))
     return results

@@ -53,11 +53,17 @@ class Measured:
 
     metric: str
     points: tuple[tuple[float, float], ...]  # share pruned, score
-    gone: tuple[frozenset[HeadId], ...]  # at each point
+    whole: Mapping[str, Sequence[int]]
+    kept: tuple[Mapping[str, Sequence[int]], ...]  # at each point
 
     def follows(self, order: Sequence[HeadId]) -> bool:
         """Whether at every point just the first heads of an order were gone."""
-        return all(gone == frozenset(order[: len(gone)]) for gone in self.gone)
+        return all(gone == frozenset(order[: len(gone)]) for gone in map(self._gone, self.kept))
+
+    def _gone(self, kept: Mapping[str, Sequence[int]]) -> frozenset[HeadId]:
+        return frozenset(
+            HeadId(site, head) for site, heads in self.whole.items() for head in heads if head not in kept[site]
+        )
 
 
 @dataclass
@@ -184,12 +190,8 @@ def _followed(subject: Subject, trial: Trial, found: Curved) -> None:
             if any(point.kept.keys() != run.points[0].kept.keys() for point in finite):
                 raise FieldError(f"curves.{order}", "points of different sites", "the same sites at every point")
             points = tuple((point.share, point.score) for point in finite)
-            gone = tuple(frozenset(_missing(run.points[0].kept, point.kept)) for point in finite)
-            subject.curves.append(Measured(run.metric, points, gone))
-
-
-def _missing(whole: Mapping[str, Sequence[int]], kept: Mapping[str, Sequence[int]]) -> Iterable[HeadId]:
-    return (HeadId(site, head) for site, heads in whole.items() for head in heads if head not in kept[site])
+            kept = tuple(point.kept for point in finite)
+            subject.curves.append(Measured(run.metric, points, run.points[0].kept if kept else {}, kept))
 
 
 def _gated(subject: Subject, trial: Trial, found: GatesResult) -> None:
