@@ -49,8 +49,8 @@ def test_wheel_and_sdist_hold_what_they_should(built):
     ("drop", "add", "told"),
     [
         ("headprune/py.typed", None, "wheel: headprune/py.typed is missing"),
-        ("headprune/report/page/page.js", None, "wheel: nothing matches headprune/report/page/page.js"),
-        ("presets_toml/", None, "wheel: nothing matches headprune/experiments/presets_toml/*.toml"),
+        ("headprune/lab/report/page/page.js", None, "wheel: nothing matches headprune/lab/report/page/page.js"),
+        ("presets_toml/", None, "wheel: nothing matches headprune/lab/experiments/presets_toml/*.toml"),
         ("licenses/LICENSE", None, f"wheel: headprune-{hp.__version__}.dist-info/licenses/LICENSE is missing"),
         (None, "tests/test_cli.py", "wheel: tests/test_cli.py does not belong there"),
         (None, "headprune/a.pyc", "wheel: headprune/a.pyc is of a kind that wheels of headprune do not hold"),
