@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headprune.jobs.options.task import TaskOptions
-from headprune.recovery.calibration import Calibration
-from headprune.tasks.data import TaskData, open_task
-from headprune.tasks.processor import match_padding_
+from headprune.jobs.options.base import TaskOptions
+from headprune.recovery.greedy_search import Calibration
+from headprune.tasks.data import TaskData, match_padding_, open_task
 
 if TYPE_CHECKING:
     from benchmarks.leaderboard import Spec
@@ -44,7 +43,7 @@ class BoardModel:
     @classmethod
     def of(cls, folder: str, data: str, data_dir: Path | None) -> BoardModel:
         from headprune.checkpoint.load_model import load_model
-        from headprune.structure import find_heads
+        from headprune.structure.find import find_heads
 
         is_text = data in TEXTS
         place = data_dir / data if data_dir is not None and is_text else data_dir
@@ -117,7 +116,7 @@ class BoardModel:
 
     def _chosen(self, spec: Spec) -> tuple[HeadMask, float]:
         """The mask, and how long it took to choose it. Scores are the same at every share: taken once."""
-        from headprune.heads.ranking import select
+        from headprune.heads.scores import select
         from headprune.recovery import SearchConfig
 
         calibration, config = self._calibration(spec), SearchConfig.named(spec.method, spec.recover)
@@ -157,7 +156,7 @@ class BoardModel:
 
     def _trained(self, spec: Spec) -> tuple[Evaluation, int, float]:
         """Pruned for real, then trained; gates choose while they train, within the same steps."""
-        from headprune.structure import find_heads
+        from headprune.structure.find import find_heads
         from headprune.surgery.prune import prune_
         from headprune.tasks import evaluate
         from headprune.tasks.finetune import finetune

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headprune.recovery import recover_ as recover_
     from headprune.recovery import search as search
     from headprune.scoring import score as score
-    from headprune.structure import find_heads as find_heads
+    from headprune.structure.find import find_heads as find_heads
     from headprune.surgery.plan import plan as plan
     from headprune.surgery.prune import prune_ as prune_
 
@@ -77,7 +77,7 @@ _PUBLIC = {
     "demo_model": "headprune.lab.models.demo",
     "export": "headprune.checkpoint.export",
     "find_functions": "headprune.lab.analysis.functions",
-    "find_heads": "headprune.structure",
+    "find_heads": "headprune.structure.find",
     "masked": "headprune.masking",
     "pattern": "headprune.heads.patterns",
     "recover_": "headprune.recovery",

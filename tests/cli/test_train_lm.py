@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import headprune as hp
 from headprune.jobs.options.training import TrainingOptions
 from headprune.tasks import evaluate
-from headprune.tasks.sources import Source
+from headprune.tasks.tables import Source
 from headprune.tasks.text import StreamTask
 from headprune.tasks.text.presets import PRESETS
 from headprune.tasks.text.symbols import make_symbols

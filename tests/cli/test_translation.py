@@ -8,7 +8,7 @@ import pytest
 
 from headprune.checkpoint.load_model import load_model
 from headprune.heads import HeadMask, HeadScores
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 from tests.command import call
 from tests.families.tiny import tiny_model
 from tests.tasks.parallel import tiny_fsmt

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headprune.jobs.options.base import command_words
+from headprune.jobs.options.base import TaskOptions, command_words
 from headprune.jobs.options.curve import CurveOptions
 from headprune.jobs.options.export import ExportOptions
 from headprune.jobs.options.report import ReportOptions
 from headprune.jobs.options.score import ScoreOptions
-from headprune.jobs.options.task import TaskOptions
 from tests.command import invoked
 
 ASKED = {

@@ -14,7 +14,7 @@ import headprune as hp
 from headprune.errors import CheckpointError, DataError, MaskError, UnknownNameError, UnsupportedModelError
 from headprune.hooks import captured_inputs
 from headprune.recovery import Fit, recoveries, repair
-from headprune.recovery.fits import columns_of
+from headprune.recovery.sequential import columns_of
 from headprune.scoring.context import ExampleLoss, ScoringContext
 from headprune.scoring.moments import Moments
 from headprune.structure.run import example_inputs
@@ -25,7 +25,7 @@ FAMILIES = ("bert", "gpt2", "llama", "bart", "t5", "vit", "swin")  # with and wi
 
 
 def batches_for(model: nn.Module, count: int = 3) -> list[dict[str, torch.Tensor]]:
-    from headprune.structure import example_inputs
+    from headprune.structure.run import example_inputs
 
     return [example_inputs(model, seed=seed) for seed in range(count)]
 
@@ -304,7 +304,7 @@ def test_sites_that_the_data_does_not_reach_are_named():
 
 def test_targets_are_padded_by_their_own_mask():
     """Source and target of one length: the rows of the decoder are those of the labels."""
-    from headprune.scoring.positions import real_positions
+    from headprune.scoring.moments import real_positions
 
     source, labels = torch.tensor([[1, 1, 0, 0]]), torch.tensor([[5, 6, 7, -100]])
     like = torch.zeros(1, 4, 2)

@@ -9,7 +9,7 @@ import headprune as hp
 from headprune.heads import HeadId, HeadMask
 from headprune.scoring.ablation_engine import ablate
 from headprune.scoring.context import ExampleLoss, ScoringContext, model_inputs
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 from headprune.tasks import Source
 from headprune.tasks.translation.beam_search import Search
 from headprune.tasks.translation.presets import new_translator

@@ -80,7 +80,7 @@ def test_spans_need_names(tmp_path):
     task = find_task("tags", metric="span-f1").learned_from(source)
     with pytest.raises(DataError, match="span-f1 needs tags with names"):
         task.load(source, "train", tokenizer(), 16)
-    from headprune.tasks.sources import _class_names
+    from headprune.tasks.tables import _class_names
 
     assert _class_names(datasets.List(datasets.ClassLabel(names=["O", "B-X"]))) == ["O", "B-X"]
     assert _class_names(datasets.ClassLabel(names=["no", "yes"])) == ["no", "yes"]

@@ -19,8 +19,7 @@ from headprune.tasks.labels import Labels
 from headprune.tasks.language import LanguageTask
 from headprune.tasks.metrics import metrics
 from headprune.tasks.questions import QuestionTask
-from headprune.tasks.sources import Source
-from headprune.tasks.tables import read_table
+from headprune.tasks.tables import Source, read_table
 from headprune.tasks.tags import TagTask
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.symbols import make_symbols, numbered, symbols_of

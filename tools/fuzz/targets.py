@@ -23,7 +23,7 @@ from headprune.errors import FileFormatError, HeadpruneError
 from headprune.files import WorkParts, noted_steps, write_text
 from headprune.heads import HeadMap, HeadMask, HeadScores, Site
 from headprune.heads.patterns import pattern
-from headprune.heads.ranking import pruning_order
+from headprune.heads.scores import pruning_order
 from headprune.lab.experiments import library, preset_file
 from headprune.lab.experiments.runs import note_runs, plan_run, read_runs
 from headprune.lab.experiments.store import Record, Store, row

@@ -9,8 +9,7 @@ from typing import Any
 from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadMask, HeadScores, canonical_component
 from headprune.heads.mask import Unit
-from headprune.heads.ranking import select
-from headprune.heads.scores import Normalize
+from headprune.heads.scores import Normalize, select
 
 Score = Callable[[HeadMask], float]  # how well the model does with only these heads
 Rescore = Callable[[HeadMask], HeadScores]

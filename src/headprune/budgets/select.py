@@ -11,10 +11,10 @@ from headprune.budgets import kinds as kinds
 from headprune.budgets.allocation import equal_counts
 from headprune.budgets.budget import Evaluate, Selection, budgets, find_mask
 from headprune.errors import MaskError
-from headprune.heads import HeadMap, HeadMask, HeadScores, ranking
+from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.heads.mask import Unit
-from headprune.heads.ranking import Per
-from headprune.heads.scores import Normalize
+from headprune.heads.scores import Normalize, Per, plain_map
+from headprune.heads.scores import select as select_by_count
 from headprune.registry import hint
 from headprune.structure.find import find_heads, unwrapped
 from headprune.surgery.edits import Gqa
@@ -72,7 +72,7 @@ def select(
     if not budget:
         if uniform:
             per = _same_everywhere(heads, per)
-        return ranking.select(
+        return select_by_count(
             scores, heads, prune=prune, keep=keep, per=per, components=components, at_least=at_least, unit=unit,
             normalize=normalize, rounding=rounding, start=start,
         )  # fmt: skip
@@ -92,7 +92,7 @@ def select(
         name,
         amount,
         Selection(
-            scores=scores, heads=heads if heads is not None else ranking.plain_map(scores), model=model,
+            scores=scores, heads=heads if heads is not None else plain_map(scores), model=model,
             evaluate=evaluate, unit=unit, at_least=at_least, normalize=normalize, uniform=uniform, gqa=gqa,
             batch=batch, length=length,
         ),

@@ -18,7 +18,7 @@ from headprune.jobs.options.ablate import AblateOptions
 from headprune.jobs.task_result import TaskResult
 from headprune.lab.analysis.pictures import heat_map, histogram, scatter, write_picture
 from headprune.stats import correlation, p_text
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 from headprune.tasks.ablations import BestHead, HeadChange, MetricAblation, ablate_metric, best_single_heads
 from headprune.tasks.data import open_task
 from headprune.tasks.task import ScoreSummary

@@ -25,7 +25,7 @@ from headprune.jobs.task_result import TaskResult
 from headprune.lab.analysis.pictures import curve_picture, write_picture
 from headprune.scoring import score
 from headprune.scoring.resumable import work_key
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 from headprune.surgery.prune import prune_
 from headprune.tasks import Task, evaluate
 from headprune.tasks.data import open_task

@@ -22,20 +22,20 @@ from headprune.heads.picture import head_text
 from headprune.jobs.curve import Curved, curve
 from headprune.jobs.finetune import finetune
 from headprune.jobs.job import SILENT, Progress, Result
-from headprune.jobs.options.base import command_words
+from headprune.jobs.options.base import TaskOptions, command_words
 from headprune.jobs.options.curve import CurveOptions
 from headprune.jobs.options.demo import DemoOptions
 from headprune.jobs.options.finetune import FinetuneOptions
 from headprune.jobs.options.prune import Choice, PruneOptions
 from headprune.jobs.options.score import ScoreOptions
-from headprune.jobs.options.task import TaskOptions
 from headprune.jobs.options.training import TrainingOptions
 from headprune.jobs.prune import prune
 from headprune.jobs.score import Scored, score
 from headprune.lab.analysis.pictures import curve_picture, heat_map, write_page
 from headprune.lab.models.demo import demo_model, demo_reviews
 from headprune.masking import masked
-from headprune.structure import example_inputs, find_heads
+from headprune.structure.find import find_heads
+from headprune.structure.run import example_inputs
 from headprune.typed_json import to_plain
 
 Options = TypeVar("Options")

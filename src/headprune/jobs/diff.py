@@ -13,7 +13,7 @@ from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.diff import DiffOptions
 from headprune.lab.analysis.pictures import heat_map, write_picture
 from headprune.lab.analysis.weight_change import Reading, WeightChanges, weight_changes
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def _trial() -> list[str]:
 
         from headprune.checkpoint.load_model import quiet_transformers
         from headprune.heads import HeadMask
-        from headprune.structure import find_heads
+        from headprune.structure.find import find_heads
         from headprune.surgery.prune import prune_
 
         quiet_transformers()

@@ -10,7 +10,7 @@ import numpy as np
 from headprune.errors import DataError
 from headprune.heads import HeadMask
 from headprune.masking import EmptySite
-from headprune.recovery.calibration import Calibration
+from headprune.recovery.greedy_search import Calibration
 from headprune.stats import paired_bootstrap
 from headprune.tasks.data import TaskData
 from headprune.tasks.metrics import metric_called

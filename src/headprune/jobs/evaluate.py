@@ -17,7 +17,7 @@ from headprune.jobs.job import SILENT, Progress, Step
 from headprune.jobs.options.evaluate import EvaluateOptions
 from headprune.jobs.task_result import TaskResult
 from headprune.stats import p_text, paired_bootstrap
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 from headprune.tasks import Evaluation
 from headprune.tasks import evaluate as evaluate_task
 from headprune.tasks.data import TaskData, open_task

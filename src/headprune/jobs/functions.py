@@ -22,8 +22,8 @@ from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.functions import FunctionsOptions
 from headprune.lab.analysis.functions import Findings, Thresholds, find_functions, parsed_sentences, read_sentences
 from headprune.lab.analysis.pictures import heat_map, line_picture, write_picture
-from headprune.structure import find_heads
-from headprune.tasks.processor import ready_tokenizer
+from headprune.structure.find import find_heads
+from headprune.tasks.data import ready_tokenizer
 from headprune.typed_json import from_plain, rest, to_plain
 from headprune.types import Tokenizer
 

@@ -23,7 +23,7 @@ from headprune.jobs.gated import GatedModel, GatesResult, GateStep, draw_gates, 
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.base import amount
 from headprune.jobs.options.gates import GatesOptions
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 from headprune.tasks import evaluate
 from headprune.tasks.data import TaskData, open_new_task, open_task
 from headprune.tasks.finetune import Gating, finetune

@@ -11,7 +11,7 @@ from headprune.heads import HeadMap
 from headprune.heads.picture import head_picture, head_text
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.inspect import InspectOptions
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.heads.headmap import NEURONS
 from headprune.heads.mask import Unit
 from headprune.heads.patterns import pattern
-from headprune.heads.ranking import Per
+from headprune.heads.scores import Per
 from headprune.heads.stored import read_mask, read_scores
 from headprune.jobs.drop_report import DropReport, HeldOut
 from headprune.jobs.job import SILENT, Progress
@@ -27,15 +27,13 @@ from headprune.jobs.options.base import amount
 from headprune.jobs.options.prune import BUDGETS, Choice, PruneOptions
 from headprune.masking import EmptySite
 from headprune.recovery import recoveries
-from headprune.recovery.calibration import Calibration
-from headprune.recovery.greedy_search import named_repair
+from headprune.recovery.greedy_search import Calibration, named_repair
 from headprune.scoring import score
 from headprune.structure.find import find_parts
 from headprune.surgery.edits import Gqa
 from headprune.surgery.plan import Plan, plan
 from headprune.surgery.prune import prune_with_report
-from headprune.tasks.data import open_task
-from headprune.tasks.processor import match_padding_
+from headprune.tasks.data import match_padding_, open_task
 from headprune.typed_json import from_plain, to_plain
 
 

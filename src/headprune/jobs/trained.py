@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from headprune.files import noted_steps, write_text
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 from headprune.tasks import Evaluation, ScoreSummary, Task, evaluate
 from headprune.tasks.trainers import VALIDATION
 from headprune.typed_json import from_plain, rest, to_plain

@@ -16,7 +16,8 @@ from headprune.errors import VerificationError
 from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import projection_at
 from headprune.masking import masked
-from headprune.structure import find_heads, projections
+from headprune.structure import projections
+from headprune.structure.find import find_heads
 from headprune.structure.run import difference, run
 from headprune.surgery.prune import prune_
 from headprune.surgery.remove import double_precision

@@ -11,7 +11,7 @@ from torch import nn
 
 from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
 from headprune.model_checks.checks import CORE, CheckedModel, NotApplicableError, Refused, checks
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 from headprune.structure.run import example_inputs
 
 STATUSES = ("pass", "core", "refused", "no-attention", "unbuilt", "failed")

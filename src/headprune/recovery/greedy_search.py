@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,15 +13,16 @@ from torch import nn
 from headprune.errors import DataError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, heads_to_prune
 from headprune.heads.mask import Unit
-from headprune.heads.ranking import select, units_of, worth
-from headprune.heads.scores import Normalize
+from headprune.heads.scores import Normalize, select, units_of, worth
 from headprune.masking import masked
-from headprune.recovery.fits import recoveries
-from headprune.recovery.recover import repaired
-from headprune.scoring.context import ExampleLoss, ScoringContext, batches_of, evaluation
+from headprune.recovery.recover import Repair, repair, repaired
+from headprune.recovery.sequential import recoveries
+from headprune.scoring import score
+from headprune.scoring.context import ExampleLoss, ScoringContext, batch_rows, batches_of, evaluation, on_device
 from headprune.scoring.run import scorers, unit_options
 from headprune.structure.find import find_heads, unwrapped
 from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
+from headprune.types import Batch
 
 
 @dataclass(frozen=True)
@@ -194,3 +195,57 @@ class _Search:
         with self._as_pruned(mask), torch.no_grad():
             losses = [self.context.example_losses(batch) for batch in self.context.batches]
         return float(torch.cat(losses).double().mean())
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A model, its heads, and batches with labels."""
+
+    model: nn.Module
+    heads: HeadMap
+    batches: Sequence[Batch]
+    name: str
+    seed: int = 0
+
+    @property
+    def rows(self) -> range:
+        """One for each example."""
+        return range(sum(map(batch_rows, self.batches)))
+
+    def scores(self, method: str, unit: str = "head") -> HeadScores:
+        method = SearchConfig.named(method).method
+        return score(
+            self.model, self.batches, method=method, heads=self.heads, name=self.name, seed=self.seed,
+            **unit_options(method, unit),
+        )  # fmt: skip
+
+    def search(
+        self,
+        method: str,
+        recover: str | None,
+        *,
+        prune: float | int | None = None,
+        keep: float | int | None = None,
+        unit: Unit = "head",
+        at_least: int = 0,
+    ) -> HeadMask:
+        way = SearchConfig.named(method, recover)
+        return search(
+            self.model, self.batches, way=way, heads=self.heads, seed=self.seed,
+            prune=prune, keep=keep, unit=unit, at_least=at_least,
+        )  # fmt: skip
+
+    def repair(self, mask: HeadMask, method: str) -> Repair:
+        return repair(self._context(), mask, method)
+
+    @contextmanager
+    def repaired(self, mask: HeadMask, method: str | None) -> Iterator[None]:
+        """The model repaired for a mask until the block ends; untouched where nothing goes or no method is given."""
+        untouched = method is None or mask == HeadMask.full(self.heads)
+        with nullcontext() if untouched else repaired(self._context(), mask, str(method)):
+            yield
+
+    def _context(self) -> ScoringContext:
+        device = next(self.model.parameters()).device
+        batches = [on_device(batch, device) for batch in self.batches]
+        return ScoringContext(model=self.model, heads=self.heads, batches=batches, loss=ExampleLoss("mean"))

@@ -14,8 +14,7 @@ from headprune.checkpoint import config_entry
 from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.hooks import projection_at
-from headprune.recovery.fits import Fit, columns_of, fitted, recoveries
-from headprune.recovery.sequential import SequentialMoments
+from headprune.recovery.sequential import Fit, SequentialMoments, columns_of, fitted, recoveries
 from headprune.registry import check_options
 from headprune.scoring.context import ExampleLoss, ScoringContext, batches_of, evaluation
 from headprune.structure import projections

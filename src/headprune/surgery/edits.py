@@ -281,6 +281,11 @@ class Cut:
         return not self.kept
 
     @property
+    def is_again(self) -> bool:
+        """Whether heads of the site went before."""
+        return self.site.num_heads != self.site.original_num_heads
+
+    @property
     def positions(self) -> list[int]:
         """Kept heads by their present place in the site; an emptied site keeps its first as a placeholder."""
         places = {head: place for place, head in enumerate(self.site.kept)}

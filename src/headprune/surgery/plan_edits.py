@@ -90,8 +90,9 @@ def sliced_arguments(model: nn.Module, block: AttentionBlock, cut: Cut) -> tuple
         return ()  # cut inside the attention function
     kept = cut.kept or cut.site.kept[:1]
     module, call = model.get_submodule(block.path), block.call
-    if (known := arguments_sliced_by(module)) is not None:  # an earlier pruning found them
-        return tuple(dataclasses.replace(argument, kept=kept) for argument in known)
+    known_arguments = arguments_sliced_by(module) if cut.is_again else None  # an earlier pruning found them
+    if known_arguments is not None:
+        return tuple(dataclasses.replace(argument, kept=kept) for argument in known_arguments)
     if block.heads == 1:
         return ()  # what comes for one head comes for the placeholder too
     names = list(inspect.signature(module.forward).parameters)
@@ -261,7 +262,7 @@ def repairs(model: nn.Module, block: AttentionBlock, cut: Cut) -> Iterator[Edits
     counts, widths = _counts(model, block, cut)
     both = {path: {**counts.get(path, {}), **widths.get(path, {})} for path in {**counts, **widths}}
     view = _config_counts(model, block, cut)
-    known = width_followed_by(model.get_submodule(block.attention))
+    known = width_followed_by(model.get_submodule(block.attention)) if cut.is_again else None
     if known is None:
         for attributes in (counts, both) if widths else (counts,):
             ways = [Edits(attributes=attributes)]

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headprune.tasks.labelled import LabelledTask, check_classes
-from headprune.tasks.labels import Labels
+from headprune.tasks.labels import LabelledTask, Labels, check_classes
 from headprune.tasks.metrics import CLASSES, NUMBERS, metrics
-from headprune.tasks.sources import SPLITS, Source
+from headprune.tasks.tables import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features
 from headprune.types import Outputs, Processor, Tokenizer
 

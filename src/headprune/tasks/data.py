@@ -1,28 +1,140 @@
-"""A task opened for a model: everything between the options of a job and a batch."""
+"""Tasks by name, and a task opened for a model: everything between the options of a job and a batch."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import transformers
 from torch import nn
 from transformers import AutoConfig
 
 from headprune.checkpoint.load_model import cannot_load, load_model, quiet_transformers
-from headprune.errors import DataError
-from headprune.jobs.options.task import TaskOptions
-from headprune.registry import hint
+from headprune.errors import DataError, MissingExtraError
+from headprune.jobs.options.base import TaskOptions
+from headprune.registry import Registry, hint
 from headprune.scoring.context import model_inputs
-from headprune.tasks.known import find_task
-from headprune.tasks.processor import load_processor, match_padding_
-from headprune.tasks.sources import Source
+from headprune.tasks.classification import GLUE, Column, TextTask
+from headprune.tasks.encoded import EncodedTask
+from headprune.tasks.images import ImageTask
+from headprune.tasks.labels import Labels
+from headprune.tasks.language import LanguageTask, MaskedLanguageTask
+from headprune.tasks.metrics import metrics
+from headprune.tasks.questions import QuestionTask
+from headprune.tasks.tables import Source
+from headprune.tasks.tags import TagTask, splits_words
 from headprune.tasks.task import Examples, Task
+from headprune.tasks.text import StreamTask
 from headprune.tasks.translation import TranslationTask
 from headprune.tasks.translation.beam_search import SEARCHES
 from headprune.tasks.translation.pairs import Languages
-from headprune.types import Config, Processor
+from headprune.types import Config, Processor, Tokenizer
+
+tasks: Registry[Callable[[], Task]] = Registry("task")  # name -> what makes it; users may add theirs
+for _kind in (
+    TagTask, QuestionTask, ImageTask, LanguageTask, MaskedLanguageTask, EncodedTask, TranslationTask, StreamTask,
+):  # fmt: skip
+    tasks.add(_kind().name)(_kind)
+for _glue in GLUE.values():
+    tasks.add(_glue.name)(functools.partial(copy.copy, _glue))
+
+
+def task_names() -> list[str]:
+    return list(tasks)
+
+
+def find_task(
+    name: str,
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    metric: str | None = None,
+) -> Task:
+    """A task by its name, or any other name with its columns; what is given overrides what is known."""
+    if name not in tasks and text is None:
+        raise DataError(f"No task called '{name}'. {hint(name, tasks)} For your own texts, name the text column.")
+    task = tasks[name]() if name in tasks else _own_texts(name, metric)
+    columns = {"text": text, "pair": pair, "label": label}
+    fields = _COLUMNS.get(type(task), {})
+    given = {fields.get(option, ""): column for option, column in columns.items() if column is not None}
+    if "" in given:
+        options = ", ".join(f"--{option}" for option in fields) or "none"
+        raise DataError(f"The task {name} does not take these columns. Options for its columns: {options}.")
+    changes: dict[str, Any] = {
+        field: column if field == "column" else _column(column) for field, column in given.items()
+    }
+    if metric is not None:
+        changes["metric"] = metrics[metric]
+    return replace(task, **changes)
+
+
+_COLUMNS: dict[type[Task], dict[str, str]] = {
+    TextTask: {"text": "first", "pair": "second", "label": "label"},
+    TagTask: {"text": "words", "label": "tags"},
+    ImageTask: {"text": "image", "label": "label"},
+    LanguageTask: {"text": "column"},
+    MaskedLanguageTask: {"text": "column"},
+    QuestionTask: {},
+    EncodedTask: {},
+    TranslationTask: {},
+    StreamTask: {},
+}
+
+
+def _own_texts(name: str, metric: str | None) -> TextTask:
+    is_regression = metric in ("pearson", "spearman")
+    labels = Labels(1) if is_regression else Labels(0)
+    return TextTask(name=name, metric=metrics["pearson" if is_regression else "accuracy"], first=(), labels=labels)
+
+
+def _column(text: str) -> Column:
+    """`3` is a column number, anything else a name."""
+    return (int(text),) if text.isdecimal() else (text,)
+
+
+def load_processor(task: Task, name: str) -> Processor | None:
+    """The tokenizer or image processor that comes with a model."""
+    if not task.processor_class:
+        return None
+    quiet_transformers()
+    try:
+        processor = getattr(transformers, task.processor_class).from_pretrained(name)
+    except ImportError as error:
+        raise MissingExtraError(f"The tokenizer of '{name}' needs a package that is not installed: {error}") from error
+    except (OSError, ValueError, KeyError) as error:
+        kind = "tokenizer" if task.processor_class == "AutoTokenizer" else "image processor"
+        raise DataError(f"'{name}' has no {kind} ({error}). Save one into the model's folder.") from error
+    if task.processor_class != "AutoTokenizer":
+        return processor
+    return ready_tokenizer(processor, takes_words=task.takes_words)
+
+
+def ready_tokenizer(tokenizer: Tokenizer, *, takes_words: bool) -> Tokenizer:
+    """Pads on the right, with something; for texts that come as lists of words, keeps the words apart.
+
+    Only for these: elsewhere another way of putting spaces would change what the model reads.
+    """
+    if takes_words and not splits_words(tokenizer):  # byte-level tokenizers would read "the film" as "thefilm"
+        again = transformers.AutoTokenizer.from_pretrained(tokenizer.name_or_path, add_prefix_space=True)
+        tokenizer = again if splits_words(again) else tokenizer
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # padded positions are masked and have no label
+    return tokenizer
+
+
+def match_padding_(model: nn.Module, processor: Processor | None) -> nn.Module:
+    """Classifiers on decoders look for the last token before the padding, so the model must know it."""
+    config, token = getattr(model, "config", None), getattr(processor, "pad_token_id", None)
+    if config is not None and getattr(config, "pad_token_id", None) is None and token is not None:
+        config.pad_token_id = token
+    return model
 
 
 @dataclass(frozen=True)

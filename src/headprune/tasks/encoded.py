@@ -13,7 +13,7 @@ from torch import Tensor
 from headprune.errors import DataError
 from headprune.scoring.context import IGNORED, ExampleLoss
 from headprune.tasks.metrics import LOSSES, Metric, metrics
-from headprune.tasks.sources import SPLITS, Source
+from headprune.tasks.tables import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.types import Config, Outputs, Processor
 

@@ -20,7 +20,7 @@ from headprune.files import write_text
 from headprune.gates.objective import Objective
 from headprune.heads.stored import read_mask
 from headprune.scoring.resumable import work_key
-from headprune.structure import find_heads
+from headprune.structure.find import find_heads
 from headprune.surgery.prune import prune_
 from headprune.tasks.optimizers import optimizer_of
 from headprune.tasks.processes import process_count

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from headprune.errors import DataError, MissingExtraError
 from headprune.tasks.classification import predictions_and_labels
-from headprune.tasks.labelled import LabelledTask, check_classes
+from headprune.tasks.labels import LabelledTask, check_classes
 from headprune.tasks.metrics import Metric, metrics
-from headprune.tasks.sources import SPLITS, Source
+from headprune.tasks.tables import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features
 from headprune.types import Outputs, Processor
 

@@ -1,15 +1,16 @@
-"""From what a file calls a class to the number that the model has for it."""
+"""From what a file calls a class to the number that the model has for it; what tasks with classes share."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from headprune.errors import DataError
 from headprune.registry import hint
+from headprune.tasks.task import Examples, Task
 from headprune.types import Config
 
 MOST_CLASSES = 1_000_000
@@ -113,3 +114,24 @@ def _names(config: Config) -> tuple[str, ...]:
     """What a model calls its classes; nothing if it only numbers them."""
     named = tuple(str(name) for _, name in sorted((getattr(config, "id2label", None) or {}).items()))
     return () if all(re.fullmatch(r"LABEL_\d+", name) for name in named) else named
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledTask(Task):
+    """A task whose examples, or parts of them, have classes."""
+
+    labels: Labels = field(default_factory=lambda: Labels(0))
+
+    def for_model(self, config: Config) -> Self:
+        return replace(self, labels=self.labels.for_model(config, self.name))
+
+    def ordered_as(self, config: Config) -> Self:
+        return replace(self, labels=self.labels.ordered_as(config))
+
+    def model_options(self) -> dict[str, Any]:
+        return self.labels.model_options()
+
+
+def check_classes(labels: Labels, examples: Examples) -> None:
+    """Every class of one-label examples has to be seen in training."""
+    labels.check_training({int(row["labels"]) for row in examples.features})

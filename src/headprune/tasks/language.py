@@ -16,7 +16,7 @@ from torch import Tensor
 from headprune.errors import DataError
 from headprune.scoring.context import IGNORED, next_tokens, token_labels
 from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
-from headprune.tasks.sources import SPLITS, Source
+from headprune.tasks.tables import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.symbols import has_symbols, numbered, unit_of

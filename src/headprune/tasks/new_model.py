@@ -8,7 +8,7 @@ from torch import nn
 
 from headprune.checkpoint.load_model import load_model, model_class
 from headprune.errors import CheckpointError
-from headprune.tasks.processor import match_padding_
+from headprune.tasks.data import match_padding_
 from headprune.tasks.task import Task
 from headprune.types import Processor
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headprune.errors import DataError
 from headprune.tasks.metrics import ANSWERS, Metric, metrics
-from headprune.tasks.sources import SPLITS, Source
+from headprune.tasks.tables import SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.types import Outputs, Processor, Tokenizer
 

@@ -21,7 +21,7 @@ from headprune.masking import EmptySite, masked
 from headprune.scoring.context import ROW, ExampleLoss, evaluation, model_inputs, on_device
 from headprune.stats import Interval, bootstrap_interval
 from headprune.tasks.metrics import CLASSES, Metric, correct
-from headprune.tasks.sources import Source
+from headprune.tasks.tables import Source
 from headprune.types import Config, Outputs, Processor
 
 Features = Mapping[str, Any]  # model inputs and labels of one example, not padded; names with _ are not the model's

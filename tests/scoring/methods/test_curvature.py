@@ -6,7 +6,7 @@ import torch
 
 import headprune as hp
 from headprune.hooks import captured_inputs
-from headprune.recovery.fits import columns_of
+from headprune.recovery.sequential import columns_of
 from headprune.scoring.context import ExampleLoss, ScoringContext
 from headprune.scoring.methods.reconstruction import elimination
 from headprune.scoring.moments import moments_of

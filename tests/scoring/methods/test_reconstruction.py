@@ -6,10 +6,10 @@ import torch
 
 import headprune as hp
 from headprune.recovery import Fit, recoveries
-from headprune.recovery.fits import columns_of
+from headprune.recovery.sequential import columns_of
 from headprune.scoring.methods.fisher_block import cheapest_first
 from headprune.scoring.methods.reconstruction import elimination
-from headprune.structure import example_inputs
+from headprune.structure.run import example_inputs
 from tests.families.tiny import labelled_batches, tiny_model
 
 

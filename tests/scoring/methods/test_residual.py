@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.recovery.fits import columns_of
+from headprune.recovery.sequential import columns_of
 from headprune.scoring.methods.residual import Unexplained
 from tests.families.tiny import labelled_batches, tiny_model
 

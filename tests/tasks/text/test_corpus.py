@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 import headprune as hp
-from headprune.tasks.sources import Source
+from headprune.tasks.tables import Source
 from headprune.tasks.text.corpus import read_part
 
 LINES = "the cat saw the dog .\nthe dog ran\n\nthe cat ran .\n"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headprune as hp
-from headprune.tasks.sources import Source
+from headprune.tasks.tables import Source
 from headprune.tasks.text.streams import Segments, StreamBatches, StreamExamples, StreamRows
 from headprune.tasks.text.symbols import make_symbols
 from headprune.tasks.text.task import StreamTask, _collate

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 import headprune as hp
-from headprune.tasks.sources import Source
+from headprune.tasks.tables import Source
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.symbols import make_symbols, numbered
 

@@ -19,7 +19,7 @@ from headprune.structure.run import difference
 from headprune.tasks import evaluate, finetune
 from headprune.tasks.finetune import Gating
 from headprune.tasks.recipe import Recipe
-from headprune.tasks.sources import Source
+from headprune.tasks.tables import Source
 from headprune.tasks.text import StreamTask
 from headprune.tasks.text.streams import Segments, StreamBatches, StreamRows
 from headprune.tasks.text.symbols import make_symbols

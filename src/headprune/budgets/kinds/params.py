@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headprune.budgets.budget import BudgetMask, Selection, budgets
-from headprune.budgets.counted import mask_for_count
+from headprune.budgets.budget import BudgetMask, Selection, budgets, mask_for_count
 from headprune.cost.macs import count_parameters
 
 

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from headprune.budgets.allocation import equal_counts
+from headprune.budgets.allocation import Costs, equal_counts
 from headprune.budgets.budget import BudgetMask, Selection, budgets
-from headprune.budgets.cost_table import Costs
 from headprune.cost.measurement import interleaved, ratio, sized_example, waiting_for
 from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadMask
-from headprune.heads.ranking import select, units_of_site
+from headprune.heads.scores import select, units_of_site
 from headprune.structure.find import model_structure
 from headprune.structure.run import run, to_model
 from headprune.surgery.edits import Gqa

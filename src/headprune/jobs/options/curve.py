@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from headprune.errors import DataError
-from headprune.jobs.options.base import Device, Examples, Model, Option, Picture, Seed, Split
-from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.base import Device, Examples, Model, Option, Picture, Seed, Split, TaskOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Model, Option, Seed
-from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.base import Device, Model, Option, Seed, TaskOptions
 from headprune.jobs.options.training import Tests, TrainingOptions
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from headprune.jobs.options.base import Device, Model, Option, Picture, Seed
-from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.base import Device, Model, Option, Picture, Seed, TaskOptions
 from headprune.jobs.options.training import Tests, TrainingOptions
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from headprune.errors import MaskError
-from headprune.jobs.options.base import Device, Model, Option, Parts, RemoteCode, Seed
-from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.base import Device, Model, Option, Parts, RemoteCode, Seed, TaskOptions
 from headprune.registry import known_name
 
 COUNTS = ("prune", "keep", "pattern")

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Examples, Model, Option, Parts, Picture, Seed
-from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.base import Device, Examples, Model, Option, Parts, Picture, Seed, TaskOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Option, Seed
-from headprune.jobs.options.task import TaskOptions
+from headprune.jobs.options.base import Device, Option, Seed, TaskOptions
 from headprune.jobs.options.training import Tests, TrainingOptions
 
 PRESET_NAMES = "tiny, quick, long (for a CPU), iwslt, base, large (the papers')"

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headprune.heads import HeadMap, HeadScores
-from headprune.heads.ranking import select
-from headprune.heads.scores import Normalize
+from headprune.heads.scores import Normalize, select
 from headprune.stats import Correlation, correlation
 
 

@@ -61,7 +61,7 @@ def speed(context: Context) -> Result:
 def head_share(context: Context) -> Result:
     """What share of its block's weights leaves with the first head of each site (Michel et al., section 3.1)."""
     from headprune.heads import HeadMask
-    from headprune.structure import find_heads
+    from headprune.structure.find import find_heads
     from headprune.surgery.prune import temporarily_pruned
 
     options = resolved(dict(context.params["options"]), context.places)

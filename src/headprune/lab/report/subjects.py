@@ -10,7 +10,7 @@ from typing import Any
 from headprune.errors import HeadpruneError
 from headprune.heads import HeadId, HeadScores
 from headprune.heads.headmap import COMPONENTS, SiteName, counts, head_lists
-from headprune.heads.ranking import pruning_order
+from headprune.heads.scores import pruning_order
 from headprune.jobs.ablate import Ablated
 from headprune.jobs.curve import Curved
 from headprune.jobs.functions import FunctionsResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headprune.recovery.fits import Fit, other_columns, recoveries
+from headprune.recovery.sequential import Fit, other_columns, recoveries
 from headprune.scoring.moments import Moments
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from headprune.recovery.fits import Fit, columns_of, other_columns, recoveries
 from headprune.recovery.methods.bias import fold_mean
+from headprune.recovery.sequential import Fit, columns_of, other_columns, recoveries
 from headprune.scoring.moments import Moments
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from headprune.recovery.fits import Fit, recoveries
+from headprune.recovery.sequential import Fit, recoveries
 from headprune.scoring.moments import Moments
 
 

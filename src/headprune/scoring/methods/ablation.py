@@ -6,7 +6,7 @@ import torch
 
 from headprune.heads import HeadId, HeadMask, HeadScores, Site
 from headprune.heads.mask import Unit
-from headprune.heads.ranking import units_of_site
+from headprune.heads.scores import units_of_site
 from headprune.scoring.ablation_engine import Ablations, ablate, losses
 from headprune.scoring.context import HeadSums, ScoringContext
 from headprune.scoring.run import scorers

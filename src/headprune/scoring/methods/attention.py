@@ -11,7 +11,7 @@ from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadScores, Site
 from headprune.hooks import recorded_attention
 from headprune.scoring.context import HeadSums, ScoringContext
-from headprune.scoring.positions import example_means
+from headprune.scoring.moments import example_means
 from headprune.scoring.run import scorers
 from headprune.types import Batch
 

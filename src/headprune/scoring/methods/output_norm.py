@@ -7,7 +7,7 @@ import torch
 from headprune.heads import HeadScores
 from headprune.hooks import captured_inputs
 from headprune.scoring.context import HeadSums, ScoringContext
-from headprune.scoring.positions import example_means
+from headprune.scoring.moments import example_means
 from headprune.scoring.run import scorers
 from headprune.structure import projections
 

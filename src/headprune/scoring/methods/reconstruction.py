@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headprune.heads import HeadScores, Site
 from headprune.heads.mask import Unit
-from headprune.heads.ranking import units_of_site
+from headprune.heads.scores import units_of_site
 from headprune.scoring.context import HeadSums, ScoringContext
 from headprune.scoring.moments import moments_of, within_memory
 from headprune.scoring.run import scorers

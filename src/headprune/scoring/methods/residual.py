@@ -11,8 +11,7 @@ from headprune.errors import DataError
 from headprune.heads import HeadScores, Site
 from headprune.hooks import captured_inputs
 from headprune.scoring.context import HeadSums, ScoringContext, batch_rows, single_examples, with_gradients
-from headprune.scoring.moments import Moments, moments_of, within_memory
-from headprune.scoring.positions import by_example
+from headprune.scoring.moments import Moments, by_example, moments_of, within_memory
 from headprune.scoring.run import scorers
 from headprune.types import Batch
 

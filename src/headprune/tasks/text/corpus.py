@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headprune.errors import DataError
-from headprune.tasks.sources import SPLITS, Source
+from headprune.tasks.tables import SPLITS, Source
 
 Unit = Literal["words", "characters", "letters", "bytes"]
 """What a token is. `letters` are the 27 symbols of Text8: lower case, and one space for whatever is not a to z."""

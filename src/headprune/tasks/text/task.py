@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headprune.errors import DataError
 from headprune.scoring.context import IGNORED
 from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
-from headprune.tasks.sources import Source
+from headprune.tasks.tables import Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.streams import PLACE, Segments, StreamExamples

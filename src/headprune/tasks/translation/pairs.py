@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headprune.errors import DataError
-from headprune.tasks.sources import SPLITS, Source
-from headprune.tasks.tables import Table
+from headprune.tasks.tables import SPLITS, Source, Table
 
 PAIRED = "translation"  # the column in which data sets on the hub keep both languages
 

@@ -20,7 +20,7 @@ from headprune.files import write_text
 from headprune.registry import hint
 from headprune.scoring.context import IGNORED, ROW, token_labels
 from headprune.tasks.metrics import Metric, metrics
-from headprune.tasks.sources import Source
+from headprune.tasks.tables import Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.translation.beam_search import Search
 from headprune.tasks.translation.pairs import Languages, Pairs, read_pairs, within_length
