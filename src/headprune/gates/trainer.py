@@ -31,7 +31,7 @@ TRAJECTORY = "trajectory.jsonl"
 PRESETS = {"all": ("*",), "gates": (), "encoder": ("*encoder*", "*embed*", "*shared*")}
 
 
-class GateCallback(TrainerCallback):  # type: ignore[misc]
+class GateCallback(TrainerCallback):
     """For a Trainer of your own: tells the gates the step, moves the multiplier, freezes in time."""
 
     def __init__(self, gates: Gates, objective: Objective) -> None:
@@ -56,7 +56,7 @@ class GateCallback(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True  # only gates were trained, and they are frozen
 
 
-class GateMixin(_Base):  # type: ignore[misc]
+class GateMixin(_Base):
     """Makes a Trainer train gates too: `class Mine(GateMixin, Trainer)`, then `Mine(…, objective=Objective(…))`.
 
     The model must have gates. `gate_lr` is their learning rate; `gate_lr_scale` gives it as a multiple of the model's
@@ -161,7 +161,7 @@ def read_trajectory(folder: Path) -> list[dict[str, Any]]:
     return noted_steps(folder / TRAJECTORY)
 
 
-class GateTrainer(GateMixin, Trainer):  # type: ignore[misc]
+class GateTrainer(GateMixin, Trainer):
     """transformers' Trainer with gates."""
 
 

@@ -15,15 +15,15 @@ from headprune.heads import HeadMask, Site
 from headprune.hooks import recorded, replayed
 from headprune.masking import masked
 from headprune.scoring.context import ScoringContext, model_inputs
-from headprune.types import Batch
+from headprune.types import Batch, Outputs
 
 
 class Reuse(Protocol):
     """One batch: the whole model's answer, then the answers with one change after another."""
 
-    whole: Any
+    whole: Outputs
 
-    def changed(self, site: Site, mask: HeadMask) -> Any:
+    def changed(self, site: Site, mask: HeadMask) -> Outputs:
         """The answer with only the heads of `mask`, which differs from the whole model at `site` alone."""
 
     def share(self) -> float:
@@ -36,7 +36,7 @@ class NothingKept:
     def __init__(self, job: ScoringContext, batch: Batch) -> None:
         self.job, self.batch, self.whole = job, batch, job.whole(batch)
 
-    def changed(self, site: Site, mask: HeadMask) -> Any:
+    def changed(self, site: Site, mask: HeadMask) -> Outputs:
         with masked(self.job.model, mask, heads=self.job.heads):
             return self.job.whole(self.batch)
 
@@ -53,7 +53,7 @@ class Replays:
             self.whole = job.whole(batch)
         self.recording.keep_only(self._projection(site) for site in sites if self._is_reached(site))
 
-    def changed(self, site: Site, mask: HeadMask) -> Any:
+    def changed(self, site: Site, mask: HeadMask) -> Outputs:
         if not self._is_reached(site):
             return self.whole  # this batch does not see what changed
         model = self.job.model
@@ -90,14 +90,14 @@ class KeptEncoder:
         self.encoded = model.get_encoder()(**asked, return_dict=True)
         self.whole = self._answer()
 
-    def changed(self, site: Site, mask: HeadMask) -> Any:
+    def changed(self, site: Site, mask: HeadMask) -> Outputs:
         with masked(self.job.model, mask, heads=self.job.heads):
             return self.job.whole(self.batch) if site.component == "encoder" else self._answer()
 
     def share(self) -> float:
         return _mean([float(site.component != "encoder") for site in self.sites for _ in site.kept])
 
-    def _answer(self) -> Any:
+    def _answer(self) -> Outputs:
         # A copy each time: beam search widens what it is given in place.
         kept = type(self.encoded)(**self.encoded)
         return self.job.run(self.job.model, {**model_inputs(self.batch), "encoder_outputs": kept})

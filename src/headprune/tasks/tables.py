@@ -175,7 +175,7 @@ class Source:
 
 def _dataset_table(dataset: str, names: Sequence[str]) -> Table:
     try:
-        import datasets  # type: ignore[import-untyped]
+        import datasets
     except ImportError as error:
         raise MissingExtraError("Data sets by name need datasets: pip install 'headprune[tasks]'.") from error
     name, _, config = dataset.partition(":") if not Path(dataset).exists() else (dataset, "", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,6 +17,11 @@ from headprune.scoring.context import IGNORED, model_inputs
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples
 from headprune.types import Batch, Outputs
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import TrainerControl as Control
+    from transformers import TrainerState as State
 
 STATE = "trainer_state.json"  # of a checkpoint, which is whole when it has one: the Trainer writes it last
 VALIDATION = "validation.jsonl"  # beside the checkpoints: what `validate` found after each epoch
@@ -39,11 +44,11 @@ class Counted:
         return batch
 
 
-def with_rate(trainer: Any) -> Any:
+def with_rate(trainer: type[Trainer]) -> type[Trainer]:
     """A Trainer whose logs tell target tokens a second, where examples have them."""
 
-    class RatedTrainer(trainer):  # type: ignore[misc]
-        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+    class RatedTrainer(trainer):
+        def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
             tokens, now = self.data_collator.tokens, time.perf_counter()
             before = getattr(self, "_counted", None)
             if "loss" in logs and tokens:
@@ -55,23 +60,23 @@ def with_rate(trainer: Any) -> Any:
     return RatedTrainer
 
 
-def with_an_end(trainer: Any) -> Any:
+def with_an_end(trainer: type[Trainer]) -> type[Trainer]:
     """A Trainer that takes no step more when it is resumed from the checkpoint of its last step.
 
     transformers looks whether training is over only after a step. A run that was killed between its last checkpoint
     and its end would be another one than a run that nobody killed.
     """
 
-    class EndingTrainer(trainer):  # type: ignore[misc]
+    class EndingTrainer(trainer):
         is_over = False
 
-        def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        def get_batch_samples(self, *args: object, **kwargs: object) -> Any:
             if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
                 self.is_over = self.control.should_training_stop = True
                 return [], None
             return super().get_batch_samples(*args, **kwargs)
 
-        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        def _save_checkpoint(self, *args: object, **kwargs: object) -> None:
             """What the run began with is not written again: a kill would leave half of it, and its state as it was."""
             if not self.is_over:
                 super()._save_checkpoint(*args, **kwargs)
@@ -79,8 +84,8 @@ def with_an_end(trainer: Any) -> Any:
     return EndingTrainer
 
 
-def with_token_batches(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
-    class TokenTrainer(trainer):  # type: ignore[misc]
+def with_token_batches(trainer: type[Trainer], examples: Examples, recipe: Recipe) -> type[Trainer]:
+    class TokenTrainer(trainer):
         def get_train_dataloader(self) -> Any:
             sampler = recipe.token_batches(examples, processes=self.args.world_size)
             loader: Any = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
@@ -89,7 +94,7 @@ def with_token_batches(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
     return TokenTrainer
 
 
-def with_memory(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
+def with_memory(trainer: type[Trainer], examples: Examples, recipe: Recipe) -> Any:
     from headprune.tasks.text.streams import StreamExamples
     from headprune.tasks.text.trainer import with_streams
 
@@ -98,24 +103,24 @@ def with_memory(trainer: Any, examples: Examples, recipe: Recipe) -> Any:
     return with_streams(trainer, examples, recipe)
 
 
-def validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
-    class Validating(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+def validating(transformers: Any, trainer: Trainer, validate: Validate) -> TrainerCallback:
+    class Validating(transformers.TrainerCallback):
+        def on_train_begin(self, args: TrainingArguments, state: State, control: Control, **kwargs: object) -> None:
             before = [
                 note for note in noted_steps(Path(args.output_dir) / VALIDATION) if note["step"] <= state.global_step
             ]
             self.begun = time.perf_counter() - (before[-1]["seconds"] if before else 0.0)
 
-        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        def on_epoch_end(self, args: TrainingArguments, state: State, control: Control, **kwargs: object) -> None:
             if args.save_strategy == "epoch":
                 self.look(args, state, control)
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        def on_step_end(self, args: TrainingArguments, state: State, control: Control, **kwargs: object) -> None:
             # Before the checkpoint is written: a run killed in between would go on from there, and not look again.
             if args.save_strategy != "epoch" and control.should_save:
                 self.look(args, state, control)
 
-        def look(self, args: Any, state: Any, control: Any) -> None:
+        def look(self, args: TrainingArguments, state: State, control: Control) -> None:
             if not trainer.is_world_process_zero():
                 return
             found = dict(validate(trainer.model))
@@ -129,19 +134,19 @@ def validating(transformers: Any, trainer: Any, validate: Validate) -> Any:
     return Validating()
 
 
-def with_gates(trainer: Any) -> Any:
+def with_gates(trainer: type[Trainer]) -> Any:
     from headprune.gates.trainer import GateMixin
 
     return type("GateTrainer", (GateMixin, trainer), {})
 
 
-def with_teacher(trainer: Any, teacher: nn.Module, recipe: Recipe) -> Any:
+def with_teacher(trainer: type[Trainer], teacher: nn.Module, recipe: Recipe) -> type[Trainer]:
     """A Trainer whose loss also asks the model to answer as the teacher does."""
 
-    class DistillingTrainer(trainer):  # type: ignore[misc]
+    class DistillingTrainer(trainer):
         loss_is_scaled_for_ga = False  # a mean over the batch, whatever the model's own loss is
 
-        def compute_loss(self, model: nn.Module, inputs: Batch, return_outputs: bool = False, **kwargs: Any) -> Any:
+        def compute_loss(self, model: nn.Module, inputs: Batch, return_outputs: bool = False, **kwargs: object) -> Any:
             outputs = model(**inputs)
             with torch.no_grad():
                 wanted = teacher(**inputs)

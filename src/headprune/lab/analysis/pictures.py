@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +17,14 @@ from headprune.heads import HeadMap
 from headprune.lab.analysis.pictures_static import write_image
 from headprune.registry import hint
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 BLUE, RED, GREY = "#4269d0", "#d0424d", "#9aa0a6"
 COLORS = (BLUE, RED, "#3ca951", "#ff8ab7", GREY)
 
 
-def heat_map(heads: HeadMap, values: Mapping[str, Sequence[float | None]], *, title: str, name: str) -> Any:
+def heat_map(heads: HeadMap, values: Mapping[str, Sequence[float | None]], *, title: str, name: str) -> Figure:
     """One row a site, one column a head; removed heads are blank. Values on hover."""
     go = _plotly()
     width = max((site.original_num_heads for site in heads), default=0)
@@ -37,7 +40,7 @@ def heat_map(heads: HeadMap, values: Mapping[str, Sequence[float | None]], *, ti
     return _styled(figure, title, "head", "site", reverse=True)
 
 
-def histogram(values: Sequence[float], *, title: str, name: str, reference: float | None = None) -> Any:
+def histogram(values: Sequence[float], *, title: str, name: str, reference: float | None = None) -> Figure:
     """How many heads have which score (Michel et al., Figure 1)."""
     go = _plotly()
     figure = go.Figure(go.Histogram(x=list(values), marker_color=BLUE, nbinsx=30))
@@ -46,7 +49,7 @@ def histogram(values: Sequence[float], *, title: str, name: str, reference: floa
     return _styled(figure, title, name, "heads")
 
 
-def curve_picture(curves: Mapping[str, Sequence[Curve]], *, title: str) -> Any:
+def curve_picture(curves: Mapping[str, Sequence[Curve]], *, title: str) -> Figure:
     """Score against share pruned; several runs under one name become a mean with a band from lowest to highest."""
     go = _plotly()
     figure = go.Figure()
@@ -68,7 +71,9 @@ def curve_picture(curves: Mapping[str, Sequence[Curve]], *, title: str) -> Any:
     return _styled(figure, title, "heads pruned (%)", metric)
 
 
-def line_picture(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x: str, y: str) -> Any:
+def line_picture(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x: str, y: str
+) -> Figure:
     """Several lines over one axis, such as retained heads against lambda."""
     go = _plotly()
     figure = go.Figure()
@@ -82,7 +87,7 @@ def line_picture(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], 
 
 def scatter(
     first: Sequence[float], second: Sequence[float], names: Sequence[str], *, title: str, x: str, y: str
-) -> Any:
+) -> Figure:
     """The same heads on two data sets (Michel et al., Figure 2)."""
     go = _plotly()
     figure = go.Figure(
@@ -94,7 +99,7 @@ def scatter(
     return _styled(figure, title, x, y)
 
 
-def write_picture(figure: Any, path: Path, kind: str = "html") -> Path:
+def write_picture(figure: Figure, path: Path, kind: str = "html") -> Path:
     """A small HTML file (plotly's script lies beside it, so that it opens without a network), or a PNG or SVG."""
     path = path.with_name(f"{path.name}.{kind}")
     if kind in ("png", "svg"):
@@ -115,7 +120,7 @@ th {{ text-align: left; padding-right: 2rem; vertical-align: top }}</style></hea
 """
 
 
-def write_page(figures: Sequence[Any], path: Path, *, title: str, facts: Sequence[tuple[str, str]] = ()) -> Path:
+def write_page(figures: Sequence[Figure], path: Path, *, title: str, facts: Sequence[tuple[str, str]] = ()) -> Path:
     """Several pictures and a table of facts on one page; plotly's script lies beside it."""
     from plotly.offline import get_plotlyjs
 
@@ -126,7 +131,7 @@ def write_page(figures: Sequence[Any], path: Path, *, title: str, facts: Sequenc
     return path
 
 
-def _styled(figure: Any, title: str, x: str, y: str, *, reverse: bool = False) -> Any:
+def _styled(figure: Figure, title: str, x: str, y: str, *, reverse: bool = False) -> Figure:
     figure.update_layout(template="plotly_white", title=title, xaxis_title=x, yaxis_title=y, legend_title=None)
     if reverse:
         figure.update_yaxes(autorange="reversed")

@@ -157,7 +157,7 @@ class Store:
     def frame(self) -> Any:
         """Results as a pandas frame: a row a trial, parameters and numbers of the result as columns."""
         check_pandas()
-        import pandas as pd  # type: ignore[import-untyped]
+        import pandas as pd
 
         return pd.DataFrame([row(record) for record in self])
 

@@ -20,7 +20,7 @@ _WHOLE = (
 )  # fmt: skip
 
 
-class MemoryConfig(PreTrainedConfig):  # type: ignore[misc]
+class MemoryConfig(PreTrainedConfig):
     """What both models have.
 
     Every layer keeps its last `memory_length` inputs for the next segment. With `same_length` every token sees exactly

@@ -28,7 +28,7 @@ IGNORED = -100
 
 
 @dataclass
-class MemoryModelOutput(ModelOutput):  # type: ignore[misc]
+class MemoryModelOutput(ModelOutput):
     """`past_key_values` is the memory to give with the next segment."""
 
     last_hidden_state: Tensor | None = None
@@ -38,7 +38,7 @@ class MemoryModelOutput(ModelOutput):  # type: ignore[misc]
 
 
 @dataclass
-class MemoryLMOutput(ModelOutput):  # type: ignore[misc]
+class MemoryLMOutput(ModelOutput):
     """`losses` are those of every position, 0 where none is asked for. Where the softmax is adaptive, `logits` are
     log-probabilities; None there while training, and with `shift_labels`."""
 
@@ -50,7 +50,7 @@ class MemoryLMOutput(ModelOutput):  # type: ignore[misc]
     attentions: tuple[Tensor, ...] | None = None
 
 
-class AttentionLayer(GradientCheckpointingLayer):  # type: ignore[misc]
+class AttentionLayer(GradientCheckpointingLayer):
     """norm, attention, residual: all there is in a layer of All-attention."""
 
     def __init__(self, config: Config, num_persistent: int) -> None:
@@ -89,7 +89,7 @@ class FeedForwardLayer(AttentionLayer):
         return hidden + self.feed_forward(self.feed_forward_norm(hidden)), seen
 
 
-class MemoryPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+class MemoryPreTrainedModel(PreTrainedModel):
     """What transformers must know about both."""
 
     config_class: type[MemoryConfig] = MemoryConfig
@@ -152,7 +152,7 @@ class MemoryModel(MemoryPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         config = self.config
         hidden = self._vectors(input_ids, inputs_embeds)  # (batch, positions, width)
@@ -220,7 +220,7 @@ def _padding(mask: Tensor | None, queries: int, keys: int) -> Tensor | None:
     return ~(real[:, None, None, :] | itself)
 
 
-class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore[misc]
+class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):
     """A language model: logits, loss, memory."""
 
     def __init__(self, config: Config) -> None:
@@ -262,7 +262,7 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         """`labels` are the inputs themselves and are shifted here; `shift_labels`, which transformers passes by that
         name, are what each position is to say: a segment in the middle of a text knows it to its end. -100 is left out
         of the loss."""
-        shift_labels = kwargs.pop("shift_labels", None)
+        shift_labels: Tensor | None = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is not None:
             raise UnsupportedModelError("Give labels or shift_labels: one of them.")
         output = self.model(
@@ -306,14 +306,14 @@ class MemoryForCausalLM(MemoryPreTrainedModel, GenerationMixin):  # type: ignore
         losses = self.lm_head.losses(hidden[asked], targets[asked])
         return torch.zeros(targets.shape, device=hidden.device).masked_scatter(asked, losses)
 
-    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:
+    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: object) -> Any:
         """A memory that was given is repeated for every beam, as the prompts are."""
         memory = kwargs.get("past_key_values")
         if isinstance(memory, SegmentMemory) and expand_size > 1:
             kwargs["past_key_values"] = memory.repeated(expand_size)
         return super()._expand_inputs_for_generation(expand_size=expand_size, **kwargs)
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> Any:
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: object, **kwargs: object) -> Any:
         if self.config.cutoffs and new_num_tokens is not None:
             raise UnsupportedModelError(
                 "An adaptive vocabulary cannot be resized: its parts are cut by frequency. Build a new model."

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.utils.data import DataLoader
 
 from headprune.errors import CheckpointError, DataError
 from headprune.lab.models.memory import SegmentMemory
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.text.streams import StreamBatches, StreamExamples, StreamRows
+from headprune.types import Batch
+
+if TYPE_CHECKING:
+    from transformers import Trainer
 
 
-def with_streams(trainer: Any, examples: StreamExamples, recipe: Recipe) -> Any:
+def with_streams(trainer: type[Trainer], examples: StreamExamples, recipe: Recipe) -> type[Trainer]:
     """Batches that are accumulated, or dealt to several processes, have streams and memories of their own."""
 
-    class StreamTrainer(trainer):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+    class StreamTrainer(trainer):
+        def __init__(self, *args: object, **kwargs: object) -> None:
             super().__init__(*args, **kwargs)
             if self.args.n_gpu > 1:
                 raise DataError(
@@ -39,7 +44,7 @@ def with_streams(trainer: Any, examples: StreamExamples, recipe: Recipe) -> Any:
             loader: Any = DataLoader(rows, batch_sampler=self._batches, collate_fn=self.data_collator)
             return self.accelerator.prepare(loader)
 
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        def compute_loss(self, model: nn.Module, inputs: Batch, return_outputs: bool = False, **kwargs: object) -> Any:
             if not model.training:
                 return super().compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
             if self._read is None:
@@ -59,7 +64,7 @@ def with_streams(trainer: Any, examples: StreamExamples, recipe: Recipe) -> Any:
             self._read += 1
             return (loss, outputs) if return_outputs else loss
 
-        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        def _save_checkpoint(self, *args: object, **kwargs: object) -> None:
             """The memory first: a checkpoint counts as whole when the Trainer has written its state, which is last."""
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +72,7 @@ def with_streams(trainer: Any, examples: StreamExamples, recipe: Recipe) -> Any:
             self.accelerator.wait_for_everyone()
             super()._save_checkpoint(*args, **kwargs)
 
-        def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> Any:
+        def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: object, **kwargs: object) -> Any:
             path = Path(resume_from_checkpoint) / _name(self.args.process_index)
             device = str(next(self.model.parameters()).device)
             self._memories = _unpacked(path, recipe.accumulate, device)

@@ -54,7 +54,7 @@ def read_sentences(path: Path) -> list[Sentence]:
 def parsed_sentences(path: Path, parser: str) -> list[Sentence]:
     """The sentences of a text file, one or more a line, parsed by a spaCy model (a name or a folder)."""
     try:
-        import spacy  # type: ignore[import-not-found]
+        import spacy
     except ImportError as error:
         raise MissingExtraError("Parsing text needs spaCy and a model of it: pip install spacy.") from error
     try:
