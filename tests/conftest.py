@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -17,6 +17,7 @@ from filelock import FileLock
 from hypothesis import settings
 
 import headprune as hp
+from tests.programs import Programs
 
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
@@ -43,6 +44,14 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Made:
         return folder
 
     return made
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """Programs in processes of their own, without the seconds that imports take."""
+    running = Programs(tmp_path_factory.mktemp("programs"))
+    yield running
+    running.close()
 
 
 @pytest.fixture(scope="session")

@@ -98,10 +98,10 @@ print(json.dumps(seen))
 """
 
 
-def test_a_load_of_an_ordinary_model_goes_through_untouched(tmp_path):
+def test_a_load_of_an_ordinary_model_goes_through_untouched(tmp_path, programs):
     """The original call sees the caller's own arguments."""
     tiny_model("bert").save_pretrained(tmp_path)
-    done = subprocess.run([sys.executable, "-c", SPY, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = programs.run("-c", SPY, tmp_path)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen == [[1, ["dtype"]], [1, ["config"]], [1, ["output_loading_info"]], [1, []]]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -72,10 +70,10 @@ def test_an_unwritable_place_is_told_and_nothing_is_lost(pruned, tmp_path):
     assert (tmp_path / "file").read_text() == "hello"
 
 
-def test_a_disk_that_fills_up_in_the_middle_loses_nothing(folder):
+def test_a_disk_that_fills_up_in_the_middle_loses_nothing(folder, programs):
     """The old checkpoint is still whole, and no litter is left. (A limit on file size stands in for the disk.)"""
     before = snapshot(folder)
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(folder)], capture_output=True, text=True, check=False)
+    done = programs.run("-c", FULL_DISK, folder)
     assert "refused The pruned model could not be saved" in done.stdout, done.stderr
     assert snapshot(folder) == before
     assert [p.name for p in folder.parent.iterdir()] == [folder.name]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -172,11 +170,9 @@ def test_a_standalone_checkpoint_loads_by_the_ordinary_call():
 
 
 @pytest.mark.parametrize("headprune", ["with", "without"])
-def test_a_standalone_checkpoint_loads_by_its_own_code(headprune, tmp_path):
+def test_a_standalone_checkpoint_loads_by_its_own_code(headprune, programs):
     """Whether headprune is imported or not: the code in the folder is that of 0.1.0 for ever."""
-    words = [sys.executable, "-c", STANDALONE, str(DATA / "standalone"), headprune]
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path)}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    done = programs.run("-c", STANDALONE, DATA / "standalone", headprune)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip().startswith("transformers_modules.")
 
@@ -257,10 +253,9 @@ def test_gates_that_were_trained_are_not_trained_again(place):
     assert told == content["result"]
 
 
-def test_a_preset_plans_the_same_trials(place):
+def test_a_preset_plans_the_same_trials(place, programs):
     """Under other keys, because a key says which version of the results it belongs to."""
-    words = [sys.executable, "-m", "headprune", "run", str(DATA / "mine.toml"), "--input", "text=text", "--dry-run"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = programs.run("-m", "headprune", "run", DATA / "mine.toml", "--input", "text=text", "--dry-run")
     assert done.returncode == 0, done.stderr[-2000:]
     now, before = (text.splitlines() for text in (done.stdout, (DATA / "run" / "planned.txt").read_text()))
     assert [line.partition("  ")[2] for line in now] == [line.partition("  ")[2] for line in before]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import torch
 
@@ -61,10 +58,8 @@ def tell(folder, model):
     (folder / "told.json").write_text(json.dumps(told))
 
 
-def answers_without_headprune(folders, cache):
+def answers_without_headprune(folders, programs):
     """In a process where it cannot even be imported."""
-    words = [sys.executable, "-c", LOADED, *map(str, folders)]
-    environment = {**os.environ, "HF_MODULES_CACHE": str(cache)}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    done = programs.run("-c", LOADED, *folders)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("as it was") == len(folders)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
-import sys
+
+from tests.programs import exit_code
 
 PRESET = """
 name = "two"
@@ -24,10 +24,10 @@ options = { data-dir = "{text}", preset = "tiny", updates = 2, validate-examples
 """
 
 
-def on_a_terminal(words):
+def on_a_terminal(programs, *words):
     """What a command shows on a terminal."""
     master, slave = pty.openpty()
-    process = subprocess.Popen(words, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "COLUMNS": "120"})
+    running = programs.begin("-m", "headprune", *words, streams=(slave,) * 3, COLUMNS="120")
     os.close(slave)
     shown = b""
     while True:
@@ -39,21 +39,20 @@ def on_a_terminal(words):
             break
         shown += part
     os.close(master)
-    assert process.wait() == 0, shown.decode()
+    assert exit_code(running) == 0, shown.decode()
     return shown.decode()
 
 
-def test_the_bar_moves_while_trials_run_and_starts_where_it_was(tmp_path):
+def test_the_bar_moves_while_trials_run_and_starts_where_it_was(tmp_path, programs):
     """Commands write their own output to a log; the bar of the sweep is not theirs."""
     (tmp_path / "text").mkdir()
     for part, count in (("train", 40), ("dev", 8)):
         (tmp_path / "text" / f"{part}.txt").write_text("the cat sat on the mat. " * count)
     (tmp_path / "two.toml").write_text(PRESET)
-    words = [sys.executable, "-m", "headprune", "run", str(tmp_path / "two.toml"), "--input",
-             f"text={tmp_path / 'text'}", "--out", str(tmp_path / "runs")]  # fmt: skip
-    shown = on_a_terminal([*words, "--seeds", "1"])
+    words = ("run", tmp_path / "two.toml", "--input", f"text={tmp_path / 'text'}", "--out", tmp_path / "runs")
+    shown = on_a_terminal(programs, *words, "--seeds", 1)
     assert "0/1" in shown
-    shown = on_a_terminal(words)
+    shown = on_a_terminal(programs, *words)
     assert "0/2" not in shown  # one is known already
     assert "1/2" in shown
     assert "done: model, seed 2" in shown

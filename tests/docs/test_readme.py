@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -37,13 +36,11 @@ COMMANDS = [
 ]
 
 
-def run_command(command, folder, places):
+def run_command(command, folder, places, programs):
     words = [str(places.get(word, word)) for word in shlex.split(command)]
     if words[1] == "demo":
         words += ["--train", "64", "--dev", "48", "--epochs", "1"]  # the same on fewer reviews
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, check=False, env=dict(os.environ)
-    )
+    done = programs.run("-m", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -56,52 +53,59 @@ PRESETS = [c for c in OURS if c.startswith(("headprune run", "headprune report")
 ALONE = [c for c in OURS if c not in (*CHAIN, *TRANSLATION, *LANGUAGE, *PRESETS)]
 
 
+def test_the_program_starts_from_nothing(tmp_path):
+    """A fresh process, where nothing is imported before."""
+    done = subprocess.run([sys.executable, "-m", "headprune", "doctor"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "headprune" in done.stdout
+
+
 @pytest.mark.parametrize("command", ALONE)
-def test_the_headprune_commands_run(command, tmp_path, minilm):
+def test_the_headprune_commands_run(command, tmp_path, minilm, programs):
     """With a real model in the place of `path/to/model`, and a tree or two."""
     trees = tmp_path / "trees.conllu"
     trees.write_text("1\tgood\tgood\tADJ\tJJ\t_\t2\tamod\t_\t_\n2\tfilm\tfilm\tNOUN\tNN\t_\t0\troot\t_\t_\n")
-    assert run_command(command, tmp_path, {"path/to/model": minilm, "path/to/trees.conllu": trees})
+    assert run_command(command, tmp_path, {"path/to/model": minilm, "path/to/trees.conllu": trees}, programs)
 
 
-def test_the_commands_for_a_task_run_one_after_the_other(tmp_path):
+def test_the_commands_for_a_task_run_one_after_the_other(tmp_path, programs):
     """With a toy model and toy data in the places of the paths."""
     from tests.tasks.toy import write_data, write_model
 
     places = {"path/to/model": write_model(tmp_path / "model"), "path/to/data": write_data(tmp_path / "data", 60, 40)}
     assert len(CHAIN) == 10
     for command in CHAIN:
-        assert run_command(command, tmp_path, places)
+        assert run_command(command, tmp_path, places, programs)
     assert (tmp_path / "small" / "config.json").exists()
 
 
-def test_the_commands_for_translation_run_one_after_the_other(tmp_path):
+def test_the_commands_for_translation_run_one_after_the_other(tmp_path, programs):
     """With a toy language in the place of the pairs."""
     from tests.tasks.parallel import write_pairs
 
     places = {"path/to/pairs": write_pairs(tmp_path / "pairs", train=80, dev=8, test=8)}
     assert len(TRANSLATION) == 6
     for command in TRANSLATION:
-        assert run_command(command, tmp_path, places)
+        assert run_command(command, tmp_path, places, programs)
     assert (tmp_path / "scored" / "translations.txt").exists()
 
 
-def test_the_commands_for_language_models_run_one_after_the_other(tmp_path):
+def test_the_commands_for_language_models_run_one_after_the_other(tmp_path, programs):
     """With a toy text in the place of the path."""
     (tmp_path / "text").mkdir()
     for part, count in (("train", 900), ("dev", 60), ("test", 60)):
         (tmp_path / "text" / f"{part}.txt").write_text("the cat sat on the mat. " * count)
     assert len(LANGUAGE) == 3
     for command in LANGUAGE:
-        assert run_command(command, tmp_path, {"path/to/text": tmp_path / "text"})
+        assert run_command(command, tmp_path, {"path/to/text": tmp_path / "text"}, programs)
     assert (tmp_path / "writer-gated" / "gates.json").exists()
 
 
-def test_the_commands_for_the_papers_run_one_after_the_other(tmp_path):
+def test_the_commands_for_the_papers_run_one_after_the_other(tmp_path, programs):
     """Two presets by arithmetic, and their report."""
     assert len(PRESETS) == 3
     for command in PRESETS:
-        assert run_command(command, tmp_path, {})
+        assert run_command(command, tmp_path, {}, programs)
     assert "Shim et al. 2021, Figure 1" in (tmp_path / "report.html").read_text()
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.places import ROOT
 from tests.tasks.parallel import pairs, write_pairs
@@ -24,13 +22,13 @@ def page_of(run):
         sys.path.pop(0)
 
 
-def test_the_study_runs_from_raw_text_and_resumes(text_folder, tmp_path):
+def test_the_study_runs_from_raw_text_and_resumes(text_folder, tmp_path, programs):
     """docs/results/allattention.sh at its smallest, then its page; started again, nothing is done twice."""
     small = {
         "PRESET": "tiny", "SEGMENT": "16", "STREAMS": "8", "BASE": "20", "PRUNE": "10", "WIDTHS": "32:32 16:16",
         "LAMBDAS": "0.01 0.02", "BY": "letters", "GATE_LR": "0.5", "PRECISION": "--no-bf16",
     }  # fmt: skip
-    environment = {**os.environ, **small, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = programs.environment(**small)
     command = ["bash", str(ROOT / "docs" / "results" / "allattention.sh"), str(text_folder), "runs/books-1"]
 
     def run():
@@ -49,7 +47,7 @@ def test_the_study_runs_from_raw_text_and_resumes(text_folder, tmp_path):
     assert "no claim" in page
 
 
-def test_the_study_runs_from_raw_files_and_resumes(tmp_path):
+def test_the_study_runs_from_raw_files_and_resumes(tmp_path, programs):
     """docs/results/translation.sh on a toy language; started again, nothing is done twice."""
     write_pairs(tmp_path / "data", train=200, dev=20, test=20)
     rows = pairs(10, 9)
@@ -60,7 +58,7 @@ def test_the_study_runs_from_raw_files_and_resumes(tmp_path):
         "LAYER_CUTS": "ES=31,ED=13,DS=31", "COMPONENT_CUTS": "ES=2,ED=5,DS=5", "SOME": "10", "STEPS": "2",
         "TUNE_EPOCHS": "1", "GATE_EPOCHS": "1", "LR": "1e-3", "BATCH_TOKENS": "400", "PRECISION": "--no-bf16",
     }  # fmt: skip
-    environment = {**os.environ, **small, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = programs.environment(**small)
     command = ["bash", str(ROOT / "docs" / "results" / "translation.sh"), "data", "out"]
 
     def run():

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,20 +15,18 @@ SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 NOTEBOOKS = sorted(path.name for path in (EXAMPLES / "notebooks").glob("*.ipynb"))
 
 
-def said(script, folder):
+@pytest.fixture
+def said(programs, tmp_path):
     """What a script prints, run in an empty folder, with no network and one thread."""
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "HF_MODULES_CACHE": str(folder / "cache"),
-        "OMP_NUM_THREADS": "1",
-    }
-    words = [sys.executable, str(EXAMPLES / script)]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    left = {path.name for path in folder.iterdir()} - {"cache"}
-    assert not left, f"it leaves {left} behind"
-    return done.stdout
+
+    def run(script):
+        done = programs.run(EXAMPLES / script, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+        left = {path.name for path in tmp_path.iterdir()}
+        assert not left, f"it leaves {left} behind"
+        return done.stdout
+
+    return run
 
 
 def numbers(pattern, text):
@@ -39,16 +34,16 @@ def numbers(pattern, text):
     return [float(found) for found in re.findall(pattern, text)]
 
 
-def test_a_trainer_user_ends_with_half_of_the_heads(tmp_path):
+def test_a_trainer_user_ends_with_half_of_the_heads(said):
     """And the saved model, loaded again, is better than chance on reviews that it has not seen."""
-    text = said("trainer_user.py", tmp_path)
+    text = said("trainer_user.py")
     assert numbers(r"(\d+) heads", text) == [72, 36, 36]
     assert numbers(r"loaded: 36 heads, accuracy ([\d.]+)", text)[0] > 0.55
 
 
-def test_a_plain_pytorch_model_learns_again_with_a_quarter_of_its_heads(tmp_path):
+def test_a_plain_pytorch_model_learns_again_with_a_quarter_of_its_heads(said):
     """Loaded into a fresh model that is pruned alike, it answers the same."""
-    text = said("plain_pytorch.py", tmp_path)
+    text = said("plain_pytorch.py")
     assert numbers(r"(\d+) heads", text) == [16, 4, 4]
     trained, pruned, again = numbers(r"accuracy ([\d.]+)", text)
     assert trained > 0.95
@@ -57,9 +52,9 @@ def test_a_plain_pytorch_model_learns_again_with_a_quarter_of_its_heads(tmp_path
     assert "same answers: True" in text
 
 
-def test_a_repaired_language_model_writes_what_it_wrote(tmp_path):
+def test_a_repaired_language_model_writes_what_it_wrote(said):
     """With half of its groups gone; without the repair, its loss is larger."""
-    text = said("llm_gqa.py", tmp_path)
+    text = said("llm_gqa.py")
     assert numbers(r"(\d+) heads", text) == [36, 18, 18]
     whole, pruned, repaired = numbers(r"loss ([\d.]+)", text)
     assert whole < repaired < pruned
@@ -67,9 +62,9 @@ def test_a_repaired_language_model_writes_what_it_wrote(tmp_path):
     assert lines[0] == lines[2] == "The early bird catches the worm."
 
 
-def test_a_translation_model_loses_heads_in_every_component(tmp_path):
+def test_a_translation_model_loses_heads_in_every_component(said):
     """Three quarters of each, and it translates again after a little training."""
-    text = said("translation.py", tmp_path)
+    text = said("translation.py")
     for component in ("encoder", "decoder", "cross"):
         counts = numbers(rf"{component}\.\d (\d+)", text)
         assert [sum(counts[place : place + 2]) for place in (0, 2, 4)] == [16, 4, 4]
@@ -79,37 +74,35 @@ def test_a_translation_model_loses_heads_in_every_component(tmp_path):
     assert again > 60
 
 
-def test_a_scorer_of_ones_own_beats_chance(tmp_path):
+def test_a_scorer_of_ones_own_beats_chance(said):
     """Registered by name, it keeps the vectors of new sentences nearer than random pruning does."""
-    text = said("own_scorer.py", tmp_path)
+    text = said("own_scorer.py")
     assert numbers(r"(\d+) heads left", text) == [54, 54, 54]
     near = dict(re.findall(r"^([\w-]+) .* cosine of ([\d.]+)$", text, re.MULTILINE))
     assert float(near["vector-shift"]) > float(near["magnitude"])
     assert float(near["vector-shift"]) > float(near["random"])
 
 
-def test_a_gate_of_ones_own_closes_heads(tmp_path):
+def test_a_gate_of_ones_own_closes_heads(said):
     """They are removed, the model still knows its task, and answers as with its gates."""
-    text = said("own_gate.py", tmp_path)
+    text = said("own_gate.py")
     assert 1 <= numbers(r"(\d+) of 16 heads left", text)[0] <= 8
     assert numbers(r"accuracy ([\d.]+)", text)[0] > 0.9
     assert numbers(r"differ by (\S+)", text)[0] < 1e-4
 
 
-def test_what_v4_had_is_there(tmp_path):
+def test_what_v4_had_is_there(said):
     """Masked equals pruned, the config tells, and a checkpoint of v4 answers as it did there."""
-    text = said("from_v4.py", tmp_path)
+    text = said("from_v4.py")
     assert "69 of 72 heads left" in text
     assert numbers(r"differ by (\S+)", text)[0] < 1e-4
     assert "{0: [1, 2], 5: [7]}" in text
     assert "its answers are those of transformers 4.57.1" in text
 
 
-def test_exported_models_answer_without_headprune(tmp_path):
+def test_exported_models_answer_without_headprune(said):
     """All three formats, as the pruned model does."""
-    gaps = dict(
-        re.findall(r"^(\w+): loaded without headprune, .* by (\S+)$", said("serve_pruned.py", tmp_path), re.MULTILINE)
-    )
+    gaps = dict(re.findall(r"^(\w+): loaded without headprune, .* by (\S+)$", said("serve_pruned.py"), re.MULTILINE))
     assert set(gaps) == {"standalone", "onnx", "plain"}
     assert max(map(float, gaps.values())) < 1e-4
 

@@ -46,7 +46,7 @@ def test_equally_many_neurons_everywhere_are_a_plain_checkpoint(family, tmp_path
         hp.export(hp.prune_(model, uneven), tmp_path / "no", format="plain")
 
 
-def test_plain_models_load_and_answer_without_headprune(tmp_path):
+def test_plain_models_load_and_answer_without_headprune(tmp_path, programs):
     """Every family whose config can say it."""
     folders = []
     for family in sorted(PLAIN):
@@ -54,7 +54,7 @@ def test_plain_models_load_and_answer_without_headprune(tmp_path):
         folders.append(hp.export(model, tmp_path / family, format="plain"))
         tell(folders[-1], model)
         assert "headprune" not in json.loads((folders[-1] / "config.json").read_text())
-    answers_without_headprune(folders, tmp_path / "cache")
+    answers_without_headprune(folders, programs)
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - PLAIN))

@@ -13,7 +13,7 @@ from tests.checkpoint.toy import answers_without_headprune, tell, uniformly_prun
 from tests.families.tiny import FAMILIES, tiny_model
 
 
-def test_standalone_models_load_and_answer_without_headprune(tmp_path):
+def test_standalone_models_load_and_answer_without_headprune(tmp_path, programs):
     """Every family, ragged and with an empty site: the code is in the folder."""
     folders = []
     for family in FAMILIES:
@@ -26,20 +26,20 @@ def test_standalone_models_load_and_answer_without_headprune(tmp_path):
         tell(folders[-1], model)
         assert "import headprune" not in (folders[-1] / "modeling_pruned.py").read_text()
         assert "from headprune" not in (folders[-1] / "modeling_pruned.py").read_text()
-    answers_without_headprune(folders, tmp_path / "cache")
+    answers_without_headprune(folders, programs)
     # Where headprune is, the ordinary call does without the code in the folder.
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "llama")
     assert type(loaded).__module__.startswith("transformers.")
     assert len(hp.find_heads(loaded)) == 2
 
 
-def test_a_standalone_block_follows_its_width(tmp_path):
+def test_a_standalone_block_follows_its_width(tmp_path, programs):
     """TrOCR reshapes to the model's width: what corrects that is in the folder, too."""
     model = tiny_model("trocr", auto=AutoModelForCausalLM)
     hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("decoder.0:1", "decoder.1:0", "decoder.1:2"))
     folder = hp.export(model, tmp_path / "trocr", format="standalone")
     tell(folder, model)
-    answers_without_headprune([folder], tmp_path / "cache")
+    answers_without_headprune([folder], programs)
     loaded = AutoModelForCausalLM.from_pretrained(folder).eval()
     assert len(hp.find_heads(loaded)) == len(hp.find_heads(model)) == 5
     assert difference(run(loaded), run(model.eval())).is_small
