@@ -105,7 +105,9 @@ def _serve(place: str) -> list[str]:
 
 def _run(words: Sequence[str]) -> None:
     """As `python WORDS` would."""
-    if words[0] == "-c":
+    if words[0] == "-u":  # nothing is held back: launchers ask for it
+        _run(words[1:])
+    elif words[0] == "-c":
         sys.argv, sys.path[0] = ["-c", *words[2:]], ""
         exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
     elif words[0] == "-m":
@@ -167,6 +169,10 @@ class Programs:
         """For a shell whose `headprune` and `python` are forks of the server."""
         return {**os.environ, **self._own, "PATH": f"{self.path}:{os.environ['PATH']}", **more}
 
+    def launch(self, launcher: str, *words: object) -> subprocess.CompletedProcess[str]:
+        """`python -m LAUNCHER WORDS` by torch's own launcher, whose workers are forks of the server, too."""
+        return self.run("-m", launcher, *words, PYTHON_EXEC=str(self.path / "python"))
+
     def begin(self, *words: object, streams: Sequence[int], **more: str) -> socket.socket:
         """`python WORDS` with these streams; the end of it is `exit_code`."""
         return begin(
@@ -175,11 +181,10 @@ class Programs:
 
     def run(self, *words: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
         """What `subprocess.run([python, *words])` would give, with more variables."""
-        words = [str(word) for word in words]
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, Path(os.devnull).open() as nothing:
-            streams = (nothing.fileno(), out.fileno(), err.fileno())
-            line = begin(self._socket, words, str(cwd or Path.cwd()), {**os.environ, **self._own, **more}, streams)
-            code = exit_code(line)
+        words, place = [str(word) for word in words], str(cwd or Path.cwd())
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(os.devnull) as none:  # noqa: PTH123
+            streams = (none.fileno(), out.fileno(), err.fileno())
+            code = exit_code(begin(self._socket, words, place, {**os.environ, **self._own, **more}, streams))
             out.seek(0)
             err.seek(0)
             return subprocess.CompletedProcess(words, code, out.read(), err.read())

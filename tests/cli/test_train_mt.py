@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -23,15 +20,13 @@ class _Config:
     pad_token_id, eos_token_id, decoder_start_token_id, vocab_size = 0, 2, 1, 300
 
 
-def test_train_mt_runs_on_two_processes(pair_folder, tmp_path):
+def test_train_mt_runs_on_two_processes(pair_folder, tmp_path, programs):
     """`accelerate launch`: each takes its share of the batches, one writes the result."""
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
-              "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]  # fmt: skip
+    launch = ("accelerate.commands.launch", "--multi_gpu", "--num_processes", 2, "--num_machines", 1,
+              "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", 0)  # fmt: skip
     words = ["-m", "headprune", "train-mt", "--data-dir", pair_folder, "--languages", "en-de", "--preset", "tiny",
              "--epochs", "2", "--out", tmp_path / "model", "--json"]  # fmt: skip
-    command = [sys.executable, *launch, *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, env=environment)
+    done = programs.launch(*launch, *words)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads((tmp_path / "model" / "train-mt.json").read_text())
     alone = PRESETS["tiny"].recipe.token_batches

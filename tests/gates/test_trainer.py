@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -182,23 +179,11 @@ os._exit(0)  # PyTorch's own taking down of gloo can abort when everything is do
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_two_processes_agree(sync, tmp_path):
+def test_two_processes_agree(sync, tmp_path, programs):
     """The same gates on both after a few steps; noise by rank unless it is asked to be the same."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(root=str(ROOT), folder=str(tmp_path), sync=sync))
-    port = str(29500 + os.getpid() % 2000 + sync)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--master_port",
-        port,
-        str(script),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    done = programs.launch("torch.distributed.run", "--standalone", "--nproc_per_node", 2, script)
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
     assert first["alpha"] == second["alpha"]

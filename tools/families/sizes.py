@@ -109,6 +109,7 @@ ODD: dict[str, dict[str, Any]] = {
     **_each(("blip-2", "instructblip", "instructblipvideo"), {"image_token_index": 90}),
     "chameleon": {"vocabulary_map": {"<image>": 4}},
     "canine": {"downsampling_rate": 2},
+    **_each(("led", "longformer"), {"attention_window": 4}),  # shorter than the text; 512 takes long
     "levit": {"image_size": 128},
     "mobilevit": {"image_size": 128, "patch_size": 2},
     "videoprism": {"vision_config": {"image_size": 36}},
