@@ -44,7 +44,7 @@ demo: $(VENV)/demo.stamp
 	HF_HUB_OFFLINE=1 $(BIN)/headprune demo
 
 test: install
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Debian's chromium, unless there is one; apt needs root.
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get

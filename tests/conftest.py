@@ -26,6 +26,18 @@ transformers.logging.disable_progress_bar()
 settings.register_profile("headprune", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("headprune")
 
+FEW_REVIEWS = ("demo", "--train", 32, "--dev", 24, "--epochs", 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long is begun first, half of it by each of two workers: who is done takes over short tests of the
+    other, and nobody waits for the last long one."""
+    longest = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if not item.get_closest_marker("long")]
+    half = len(others) // 2
+    items[:] = [*longest[::2], *others[:half], *longest[1::2], *others[half:]]
+
+
 Made = Callable[[str, Callable[[Path], object]], Path]
 
 
@@ -58,6 +70,19 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
 def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2, a real trained model."""
     return hp.demo_model()
+
+
+@pytest.fixture(scope="session")
+def demonstrated(made_once: Made, programs: Programs) -> Path:
+    """The folder in which `headprune demo` ran, on few reviews, with what it printed in `told.txt`; to be read."""
+
+    def fill(folder: Path) -> None:
+        folder.mkdir()
+        done = programs.run("-m", "headprune", *FEW_REVIEWS, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        (folder / "told.txt").write_text(done.stdout)
+
+    return made_once("demo", fill)
 
 
 @pytest.fixture(scope="session")

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import json
+import shutil
+
+import pytest
 
 from tests.command import call
+from tests.conftest import FEW_REVIEWS
 
 
-def test_the_demo_ends_with_a_page_and_an_equal_model(tmp_path):
-    """On the real MiniLM and real reviews, only fewer of them; run again, it does not train again."""
-    words = ("demo", "--train", 64, "--dev", 48, "--epochs", 1, "--out", tmp_path)
-    result = json.loads(call(*words, "--json"))
+@pytest.mark.long
+def test_the_demo_ends_with_a_page_and_an_equal_model(demonstrated):
+    """On the real MiniLM and real reviews, only fewer of them."""
+    out, told = demonstrated / "demo-out", (demonstrated / "told.txt").read_text()
+    result = json.loads((out / "demo.json").read_text())
     assert result["heads"][0] == 72
     assert result["heads"][1] <= 72
     assert result["largest_difference_from_masked"] < 1e-4
-    assert json.loads((tmp_path / "demo.json").read_text()) == result
-    page = (tmp_path / "index.html").read_text()
+    page = (out / "index.html").read_text()
     assert page.count("plotly-graph-div") == 3
-    assert (tmp_path / "plotly.min.js").stat().st_size > 1_000_000
-    assert (tmp_path / "data" / "train.csv").read_text().count("\n") >= 65
-    told = call(*words)
-    assert "$ headprune finetune" not in told
+    assert (out / "plotly.min.js").stat().st_size > 1_000_000
+    assert (out / "data" / "train.csv").read_text().count("\n") >= 33
+    assert "$ headprune finetune" in told
     assert "$ headprune prune" in told
+
+
+@pytest.mark.long
+def test_the_demo_run_again_does_not_train_again(demonstrated, tmp_path, monkeypatch):
+    """What it tells programs is what it stored."""
+    shown = []
+    monkeypatch.setattr("headprune.cli.options._Shown.tell", lambda self, text: shown.append(text))
+    shutil.copytree(demonstrated / "demo-out", tmp_path / "demo-out")
+    result = json.loads(call(*FEW_REVIEWS, "--out", tmp_path / "demo-out", "--json"))
+    assert json.loads((tmp_path / "demo-out" / "demo.json").read_text()) == result
+    assert "$ headprune finetune" not in "\n".join(shown)
+    assert "$ headprune prune" in "\n".join(shown)

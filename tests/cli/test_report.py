@@ -10,6 +10,7 @@ import headprune as hp
 from tests.command import invoked
 
 
+@pytest.mark.long
 def test_the_command_writes_pages_and_says_what_they_say(runs, tmp_path):
     """HTML and Markdown in one call; JSON for programs; wrong input is told."""
     done = invoked("report", runs, "-o", tmp_path / "a.html", "-o", tmp_path / "a.md", "--title", "Mine")

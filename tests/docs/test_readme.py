@@ -19,6 +19,7 @@ def test_all_blocks_are_of_a_kind_that_is_run():
     assert {language for language, _ in BLOCKS} == {"python", "console"}
 
 
+@pytest.mark.long
 def test_the_python_blocks_run_one_after_the_other(tmp_path):
     """In one fresh process, as a reader would type them."""
     code = "\n".join(text for language, text in BLOCKS if language == "python")
@@ -38,8 +39,6 @@ COMMANDS = [
 
 def run_command(command, folder, places, programs):
     words = [str(places.get(word, word)) for word in shlex.split(command)]
-    if words[1] == "demo":
-        words += ["--train", "64", "--dev", "48", "--epochs", "1"]  # the same on fewer reviews
     done = programs.run("-m", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -50,7 +49,8 @@ CHAIN = [c for c in OURS if "tuned" in c]
 TRANSLATION = [c for c in OURS if "translator" in c]
 LANGUAGE = [c for c in OURS if "writer" in c]
 PRESETS = [c for c in OURS if c.startswith(("headprune run", "headprune report"))]
-ALONE = [c for c in OURS if c not in (*CHAIN, *TRANSLATION, *LANGUAGE, *PRESETS)]
+DEMO = "headprune demo"
+ALONE = [c for c in OURS if c not in (*CHAIN, *TRANSLATION, *LANGUAGE, *PRESETS, DEMO)]
 
 
 def test_the_program_starts_from_nothing(tmp_path):
@@ -68,6 +68,13 @@ def test_the_headprune_commands_run(command, tmp_path, minilm, programs):
     assert run_command(command, tmp_path, {"path/to/model": minilm, "path/to/trees.conllu": trees}, programs)
 
 
+def test_the_demo_runs(demonstrated):
+    """On fewer reviews."""
+    assert DEMO in OURS
+    assert (demonstrated / "told.txt").read_text().strip()
+
+
+@pytest.mark.long
 def test_the_commands_for_a_task_run_one_after_the_other(tmp_path, programs):
     """With a toy model and toy data in the places of the paths."""
     from tests.tasks.toy import write_data, write_model
@@ -79,6 +86,7 @@ def test_the_commands_for_a_task_run_one_after_the_other(tmp_path, programs):
     assert (tmp_path / "small" / "config.json").exists()
 
 
+@pytest.mark.long
 def test_the_commands_for_translation_run_one_after_the_other(tmp_path, programs):
     """With a toy language in the place of the pairs."""
     from tests.tasks.parallel import write_pairs

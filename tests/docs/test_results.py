@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.places import ROOT
 from tests.tasks.parallel import pairs, write_pairs
 
@@ -22,6 +24,7 @@ def page_of(run):
         sys.path.pop(0)
 
 
+@pytest.mark.long
 def test_the_study_runs_from_raw_text_and_resumes(text_folder, tmp_path, programs):
     """docs/results/allattention.sh at its smallest, then its page; started again, nothing is done twice."""
     small = {
@@ -47,6 +50,7 @@ def test_the_study_runs_from_raw_text_and_resumes(text_folder, tmp_path, program
     assert "no claim" in page
 
 
+@pytest.mark.long
 def test_the_study_runs_from_raw_files_and_resumes(tmp_path, programs):
     """docs/results/translation.sh on a toy language; started again, nothing is done twice."""
     write_pairs(tmp_path / "data", train=200, dev=20, test=20)

@@ -34,6 +34,7 @@ def numbers(pattern, text):
     return [float(found) for found in re.findall(pattern, text)]
 
 
+@pytest.mark.long
 def test_a_trainer_user_ends_with_half_of_the_heads(said):
     """And the saved model, loaded again, is better than chance on reviews that it has not seen."""
     text = said("trainer_user.py")
@@ -83,6 +84,7 @@ def test_a_scorer_of_ones_own_beats_chance(said):
     assert float(near["vector-shift"]) > float(near["random"])
 
 
+@pytest.mark.long
 def test_a_gate_of_ones_own_closes_heads(said):
     """They are removed, the model still knows its task, and answers as with its gates."""
     text = said("own_gate.py")
@@ -100,6 +102,7 @@ def test_what_v4_had_is_there(said):
     assert "its answers are those of transformers 4.57.1" in text
 
 
+@pytest.mark.long
 def test_exported_models_answer_without_headprune(said):
     """All three formats, as the pruned model does."""
     gaps = dict(re.findall(r"^(\w+): loaded without headprune, .* by (\S+)$", said("serve_pruned.py"), re.MULTILINE))

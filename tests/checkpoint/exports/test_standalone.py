@@ -13,6 +13,7 @@ from tests.checkpoint.toy import answers_without_headprune, tell, uniformly_prun
 from tests.families.tiny import FAMILIES, tiny_model
 
 
+@pytest.mark.long
 def test_standalone_models_load_and_answer_without_headprune(tmp_path, programs):
     """Every family, ragged and with an empty site: the code is in the folder."""
     folders = []

@@ -63,6 +63,7 @@ def test_folders_and_files_survive_the_journey(tmp_path):
     assert not (tmp_path / "outside.txt").exists()
 
 
+@pytest.mark.long
 def test_a_cluster_gives_what_one_process_gives_and_survives_the_death_of_a_node(cluster, tmp_path):
     """Needs, data and results travel; a node dies in the middle; nothing is lost, nothing at home is done again."""
     data = tmp_path / "data"
@@ -108,6 +109,7 @@ def test_a_cluster_gives_what_one_process_gives_and_survives_the_death_of_a_node
     assert time.perf_counter() - begun < 5
 
 
+@pytest.mark.long
 def test_failures_and_impossible_wishes_are_told(cluster, tmp_path):
     """A trial that fails is a result; one that no node can hold is refused at once."""
     import headprune as hp
@@ -119,6 +121,7 @@ def test_failures_and_impossible_wishes_are_told(cluster, tmp_path):
         run_sweep(trials_of(tmp_path, 1), Store(tmp_path / "b"), RayRunner(modules=MODULES, num_cpus=64))
 
 
+@pytest.mark.long
 def test_what_measures_time_has_a_node_to_itself(cluster, tmp_path):
     """No other trial runs on its node meanwhile."""
     import tests.lab.experiments.slow_work  # noqa: F401

@@ -83,6 +83,7 @@ def given(tmp_path_factory):
     return {**found, "trees": base / "trees.conllu"}
 
 
+@pytest.mark.long
 def test_every_small_preset_runs_to_its_last_value(given, tmp_path):
     """One folder for all, as a person would have it; then the report of everything."""
     store = Store(tmp_path / "runs")
