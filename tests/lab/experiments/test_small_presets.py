@@ -74,8 +74,10 @@ def given(tmp_path_factory):
         lines = [f"x\t{label}\t\t{text}\n" for text, label in sentences(24, seed)]
         (base / "cola" / f"{part}.tsv").write_text("".join(lines))
     for part, count in (("train", 200), ("val", 12), ("test_2016_flickr", 12), ("help", 12)):
+        words = 20 if part == "train" else 3  # what is translated is short: a translation may be twice as long
         for side, ending in enumerate(("en", "de")):
-            (base / "pairs" / f"{part}.{ending}").write_text("".join(row[side] + "\n" for row in pairs(count, count)))
+            lines = [" ".join(row[side].split()[:words]) for row in pairs(count, count)]
+            (base / "pairs" / f"{part}.{ending}").write_text("".join(line + "\n" for line in lines))
     for part, count in (("train", 60), ("dev", 8), ("test", 8)):
         (base / "text" / f"{part}.txt").write_text("the cat sat on the mat and saw a dog. " * count)
     (base / "trees.conllu").write_text(CONLLU)
