@@ -17,14 +17,16 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from headprune import files
 from headprune.errors import CheckpointError, FileFormatError
 
+fcntl: Any
 try:
     import fcntl
 except ImportError:  # Windows, where folders cannot be locked: nothing is taken for litter there
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 log = logging.getLogger("headprune")
 
