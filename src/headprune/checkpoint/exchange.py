@@ -110,7 +110,8 @@ def _commit(work: Path, goes: Goes) -> None:
     for root, _, names in os.walk(work / NEW):
         for name in (*names, ""):
             _sync(Path(root) / name)
-    names = sorted(path.name for path in (work / NEW).iterdir())
+    found = sorted(path.name for path in (work / NEW).iterdir())
+    names = [name for name in found if not name.startswith(PREFIX)]  # litter of a save into it that had no room
     gone = [name for name in goes(names) if name not in names]
     files.write_text(work / JOURNAL, files.dump("exchange", {"comes": names, "goes": gone}))
     _sync(work)
