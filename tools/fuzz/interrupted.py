@@ -131,7 +131,7 @@ class Case:
         """What is wrong after the fault; None if nothing is."""
         restore(self.old, self.folder)
         if kind == "kill":
-            self._killed(event, inside)
+            self.kill_at(event, inside)
         else:
             action = full_disk if kind == "full disk" else ctrl_c
             with (
@@ -149,7 +149,7 @@ class Case:
         what = f"left {left}" if left else f"wrong {wrong}" if wrong else f"gone {gone}" if gone else "a mixture"
         return f"{kind} {'inside' if inside else 'before'} event {event} ({self.events[event]}): {what}"
 
-    def _killed(self, event: int, inside: bool) -> None:
+    def kill_at(self, event: int, inside: bool) -> None:
         child = os.fork()
         if child == 0:
             try:
@@ -160,7 +160,9 @@ class Case:
         os.waitpid(child, 0)
 
     def faults(self) -> list[tuple[int, str, bool]]:
-        return [(event, kind, inside) for event in range(len(self.events)) for kind in KINDS for inside in (False, True)]
+        return [
+            (event, kind, inside) for event in range(len(self.events)) for kind in KINDS for inside in (False, True)
+        ]
 
 
 def model_case(folder: Path) -> Case:
