@@ -19,7 +19,7 @@ def finetune(options: FinetuneOptions, progress: Progress = SILENT) -> Trained |
     """Train a model through transformers' Trainer. Of several processes, only the first has a result."""
     out = open_out("finetune", options, holds_model=True)
     if out.is_finished:
-        return finished(out)
+        return finished(out) if is_main_process() else None
     opened = open_new_task(options.data, options.model)
     examples, dev = opened.examples("train"), opened.examples("dev")
     parts = {"dev": opened.batches(dev)}

@@ -29,7 +29,7 @@ def train_lm(options: TrainLmOptions, progress: Progress = SILENT) -> Trained | 
     """Train an All-attention or Transformer-XL model. Of several processes, only the first has a result."""
     out = open_out("train-lm", options, holds_model=True)
     if out.is_finished:
-        return finished(out)
+        return finished(out) if is_main_process() else None
     if options.preset not in PRESETS:
         raise DataError(f"No preset called '{options.preset}'. {hint(options.preset, PRESETS)}")
     start, data, checkpoints = PRESETS[options.preset], options.data, options.out / "checkpoints"

@@ -30,7 +30,7 @@ def train_mt(options: TrainMtOptions, progress: Progress = SILENT) -> Trained | 
     """Train a Transformer on pairs of sentences. Of several processes, only the first has a result."""
     out = open_out("train-mt", options, holds_model=True)
     if out.is_finished:
-        return finished(out)
+        return finished(out) if is_main_process() else None
     if options.preset not in PRESETS:
         raise DataError(f"No preset called '{options.preset}'. {hint(options.preset, PRESETS)}")
     start, checkpoints = PRESETS[options.preset], options.out / "checkpoints"
