@@ -118,6 +118,7 @@ bench-peers: install
 
 fuzz: install
 	HF_HUB_OFFLINE=1 $(BIN)/python tools/fuzz/run.py --inputs 100000
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz/interrupted.py --faults 500
 
 MINUTES ?= 120
 soak: install

@@ -8,7 +8,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
-NOTE = "<!-- Written by `make docs` from benchmarks/results/fuzz.json and soak.json. -->"
+NOTE = "<!-- Written by `make docs` from benchmarks/results/fuzz.json, interrupted.json and soak.json. -->"
 
 
 def fuzzed(found: dict[str, Any]) -> list[str]:
@@ -55,10 +55,27 @@ def soaked(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def interrupted(found: dict[str, Any]) -> list[str]:
+    kinds = ", ".join(f"{kind} {count}" for kind, count in found["kinds"].items())
+    return [
+        "## Saves that were interrupted",
+        "",
+        "A save of a pruned model over an older one is stopped before and inside each of its file-system events: by "
+        "one Ctrl-C, by two, by `kill -9`, by a full disk. Whoever looks next must find the old model or the new one, "
+        "byte for byte, with its card, tokenizer and `prune.json`, and nothing else. Files of the newest checkpoint "
+        "of a training are cut to nothing, a half and a little less: the run must go on from the one before.",
+        "",
+        f"{found['date']}, `{found['command']}`: {len(found['losses'])} losses in {found['faults']} faults "
+        f"({kinds}; {found['events']} events a save).",
+        *(f"- {text}" for text in found["losses"]),
+    ]
+
+
 def pages() -> dict[Path, str]:
-    fuzz, soak = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("fuzz", "soak"))
+    names = ("fuzz", "interrupted", "soak")
+    fuzz, stopped, soak = (json.loads((RESULTS / f"{name}.json").read_text()) for name in names)
     intro = "What headprune does with bad files and sudden deaths, measured. `make fuzz` and `make soak` repeat it."
-    lines = [NOTE, "# Robustness", "", intro, "", *fuzzed(fuzz), "", *soaked(soak)]
+    lines = [NOTE, "# Robustness", "", intro, "", *fuzzed(fuzz), "", *interrupted(stopped), "", *soaked(soak)]
     return {HERE / "robustness.md": "\n".join(lines) + "\n"}
 
 

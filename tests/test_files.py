@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headprune.errors import HeadpruneError
-from headprune.files import write_text
+from headprune.files import disk_trouble, write_text
 from headprune.heads import HeadMap, HeadMask, HeadScores
 
 BAD_FILES = [
@@ -68,3 +70,36 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
         write_text(target, "\ud800")
     assert target.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["mask.json"]
+
+
+FULL = """
+import resource, signal, sys
+import torch
+from safetensors.torch import save_file
+from headprune.cli.app import _message
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+def plainly(tensors, path):
+    with open(path, "wb") as file:
+        file.write(b"x" * 100_000)
+for write in (torch.save, save_file, plainly):
+    try:
+        write({"a": torch.zeros(100_000)}, sys.argv[1])
+    except Exception as error:
+        print(_message(error).splitlines()[0])
+"""
+
+
+def test_a_full_disk_is_told_as_one_whoever_meets_it(tmp_path):
+    """PyTorch and safetensors make errors of their own of it. (A limit on file size stands in for the disk.)"""
+    words = [sys.executable, "-c", FULL, str(tmp_path / "file")]
+    told = subprocess.run(words, capture_output=True, text=True, check=False).stdout.splitlines()
+    assert len(told) == 3
+    assert all(line.startswith("error: ") for line in told), told
+
+
+def test_an_error_that_is_none_of_the_disk_stays_one_of_ours():
+    """What says nothing of files is not blamed on them."""
+    assert disk_trouble(ZeroDivisionError("by nothing")) is None
+    assert disk_trouble(RuntimeError("shapes cannot be multiplied")) is None
+    assert disk_trouble(PermissionError(13, "Permission denied", "/x")) == "[Errno 13] Permission denied: '/x'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -91,6 +92,26 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
         Path(temporary).unlink(missing_ok=True)
         raise
     return target
+
+
+# How libraries that write in other languages tell of a disk that is full, or that may not be written.
+_DISK_TROUBLE = re.compile(
+    r"no space left|disk quota|os error (28|122|30|13|27)\b|PytorchStreamWriter failed|iostream error"
+    r"|inline_container\.cc.* unexpected pos|read-only file system|permission denied|file too large",
+    re.IGNORECASE,
+)
+
+
+def disk_trouble(error: BaseException | None) -> str | None:
+    """What the system said, if a full disk or a missing permission is behind an error; None if it is another."""
+    while error is not None:
+        said = " ".join(str(error).split())[:300]
+        if isinstance(error, OSError):
+            return said
+        if _DISK_TROUBLE.search(said):
+            return f"a file could not be written, as on a full disk ({said})"
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def read_text(path: Path, kind: str) -> str:

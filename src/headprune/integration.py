@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from headprune.patches import is_loading, patch_models, when_imported
+from headprune.patches import is_loading, patch_config, patch_models, when_imported
 
 TARGET = "transformers.modeling_utils"
 AUTO = "transformers.models.auto"
@@ -18,6 +18,7 @@ MODELS = (f"{AUTO}.modeling_auto", "transformers.modeling_layers", "transformers
 
 
 def install() -> None:
+    when_imported("transformers.configuration_utils", _patch_configs)
     when_imported(TARGET, _patch_models)
     when_imported(f"{AUTO}.configuration_auto", _register_configs)
     for name in MODELS:
@@ -32,6 +33,12 @@ def _patch_models(module: ModuleType) -> None:
     register_attention_function()
     patch_models(module.PreTrainedModel, after_init=restore_, save=save_pretrained, load=from_pretrained)
     _register_models(module)
+
+
+def _patch_configs(module: ModuleType) -> None:
+    from headprune.checkpoint.exchange import finish_interrupted
+
+    patch_config(module.PreTrainedConfig, finish_interrupted)
 
 
 def _register_configs(module: ModuleType) -> None:

@@ -100,6 +100,25 @@ def patch_from_pretrained(cls: type[PreTrainedModel], load: Method) -> None:
     cls.from_pretrained = classmethod(_around(vars(cls)["from_pretrained"].__func__, load))
 
 
+@patch(
+    "transformers.configuration_utils:PreTrainedConfig.get_config_dict", "pretrained_model_name_or_path", "kwargs",
+    since="transformers 5.1",
+)  # fmt: skip
+def patch_config(cls: Any, before: Callable[[Any], None]) -> None:
+    """`before(folder)` whenever a config is about to be read, for every class, the Auto classes included.
+
+    Why: a save that was interrupted must be finished before anything of the folder is read, and the config is first.
+    """
+
+    def then(original: Method, cls: Any, name: Any, **kwargs: Any) -> object:
+        before(name if not kwargs.get("subfolder") else f"{name}/{kwargs['subfolder']}")
+        return original(cls, name, **kwargs)
+
+    if INSTALLED not in vars(cls):
+        cls.get_config_dict = classmethod(_around(vars(cls)["get_config_dict"].__func__, then))
+        setattr(cls, INSTALLED, True)
+
+
 def _around(original: Method, function: Method) -> Method:
     @functools.wraps(original)
     def wrapper(*args: object, **kwargs: object) -> object:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headprune.checkpoint.companions import RESULT, check_replaceable, copy_companions, kept_card
-from headprune.errors import CheckpointError
+from headprune.checkpoint.companions import copy_companions, new_model_folder
 
 
 @pytest.fixture
@@ -35,22 +34,24 @@ def test_a_target_inside_the_source_is_not_copied_into_itself(source):
     assert not (source / "small" / "small").exists()
 
 
-def test_the_card_goes_again_if_saving_fails(source, tmp_path):
-    """And so does the folder that was made for it."""
+def test_a_model_folder_is_made_whole_or_not_at_all(source, tmp_path):
+    """The source's card is there while the model is saved; a failure leaves no folder."""
     (source / "README.md").write_text("# Mine")
-    with pytest.raises(OSError, match="full, with # Mine"), kept_card(source, tmp_path / "target"):
-        raise OSError(f"full, with {(tmp_path / 'target' / 'README.md').read_text()}")
-    assert not (tmp_path / "target").exists()
+    out = tmp_path / "target"
+    with pytest.raises(OSError, match="full, with # Mine"), new_model_folder(out, source) as new:
+        raise OSError(f"full, with {(new / 'README.md').read_text()}")
+    assert not out.exists()
+    with new_model_folder(out, source) as new:
+        (new / "config.json").write_text("{}")
+    assert sorted(path.name for path in out.iterdir()) == ["1_Pooling", "README.md", "config.json", "vocab.txt"]
 
 
-def test_only_what_prune_wrote_is_replaced(tmp_path):
-    """A model from elsewhere would be lost, as would one that was trained since."""
-    check_replaceable(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="holds another model"):
-        check_replaceable(tmp_path)
-    (tmp_path / RESULT).write_text("{}")
-    check_replaceable(tmp_path)
-    (tmp_path / "finetune.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"finetune\.json"):
-        check_replaceable(tmp_path)
+def test_results_of_the_model_before_go_with_it(tmp_path):
+    """Files of others stay."""
+    for name in ("finetune.json", "prune.json", "notes.txt"):
+        (tmp_path / name).write_text("of the old model")
+    with new_model_folder(tmp_path) as new:
+        (new / "prune.json").write_text("of the new one")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "prune.json": "of the new one", "notes.txt": "of the old model"
+    }  # fmt: skip

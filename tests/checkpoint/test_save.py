@@ -113,27 +113,6 @@ def test_saving_through_a_link_to_another_disk(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"link"}
 
 
-def test_a_move_that_fails_puts_everything_back(tmp_path):
-    """A folder in the place of a file that cannot be moved over."""
-    model = tiny_model("bert")
-    hp.prune_(model, full_mask(model).without("encoder.0:1"))
-    model.save_pretrained(tmp_path)
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    hp.prune_(model, full_mask(model).without("encoder.1:1"))
-    from headprune.checkpoint import save
-
-    (tmp_path / "x").mkdir()
-    new, old = tmp_path / "x" / "new", tmp_path / "x" / "old"
-    new.mkdir()
-    old.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (new / name).write_text("new")
-    (old / "model.safetensors").mkdir()  # the second move out of the target fails
-    with pytest.raises(OSError, match=r"model\.safetensors"):
-        save._exchange(new, old, tmp_path)
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
-
-
 def test_a_file_in_the_place_of_the_folder_is_told(tmp_path):
     """transformers would log a line and go on."""
     model = tiny_model("bert")

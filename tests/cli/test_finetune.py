@@ -24,13 +24,22 @@ def test_finetuning_under_a_mask_starts_from_the_pruned_model(trained, tmp_path)
 
 
 def test_checkpoints_of_another_run_are_not_resumed(tmp_path):
-    """Other settings in the same folder are refused; the same ones go on."""
+    """Other settings in the same folder are refused; the same ones go on, and what they finished is kept."""
     data, model = write_data(tmp_path / "data", 40, 20), write_model(tmp_path / "model")
     words = ("finetune", model, "--data-dir", data, "--epochs", 1, "--out", tmp_path / "out", "--json")
-    call(*words, "--lr", 1e-3)
-    call(*words, "--lr", 1e-3)
+    first, weights = json.loads(call(*words, "--lr", 1e-3)), tmp_path / "out" / "model.safetensors"
+    before = weights.stat()
+    assert json.loads(call(*words, "--lr", 1e-3)) == first
+    assert weights.stat().st_mtime_ns == before.st_mtime_ns
+    assert "by this very command and is kept" in call(*words[:-1], "--lr", 1e-3)
+    with pytest.raises(CheckpointError, match="`headprune finetune` made of other inputs or settings"):
+        call(*words, "--lr", 1e-5)
+    weights.unlink()
+    (tmp_path / "out" / "config.json").unlink()  # as if it had been stopped before it was saved
     with pytest.raises(DataError, match="another model, other data or other settings"):
         call(*words, "--lr", 1e-5)
+    assert json.loads(call(*words, "--lr", 1e-3)) == first
+    assert json.loads(call(*words, "--lr", 1e-5, "--force")) != first
 
 
 def test_a_head_that_is_trained_further_keeps_its_order(tmp_path):

@@ -98,21 +98,29 @@ def test_a_drop_that_is_larger_elsewhere_is_told():
 
 
 def test_what_was_trained_is_not_replaced(trained, tmp_path):
-    """The model itself, another trained one; what prune wrote may be written again, until it was trained further."""
+    """The model itself, another one; what the same command wrote is kept, unless it is asked to do it again."""
     words = ("prune", trained / "tuned", "--prune", "50%")
     for folder in (trained / "tuned", trained / "model"):
         before = (folder / "model.safetensors").read_bytes()
-        with pytest.raises(CheckpointError, match="would be lost"):
+        with pytest.raises(CheckpointError, match=r"would be lost|holds another model .*which would be replaced"):
             call(*words, "--out", folder)
         assert (folder / "model.safetensors").read_bytes() == before
-    for _ in range(2):
-        assert "chosen at random (seed 0" in call(*words, "--out", tmp_path / "half")
+    half = (*words, "--out", tmp_path / "half")
+    assert "chosen at random (seed 0" in call(*half)
+    found = (tmp_path / "half" / "model.safetensors").stat()
+    assert "is kept; --force makes it anew" in call(*half)
+    assert (tmp_path / "half" / "model.safetensors").stat() == found
+    assert "chosen at random (seed 0" in call(*half, "--force")
+    assert "would remove" in call(*words, "--dry-run", "--out", tmp_path / "half")
     assert json.loads((tmp_path / "half" / "prune.json").read_text())["heads"] == [8, 4]
     call("prune", tmp_path / "half", "--prune", "1", "--out", tmp_path / "less")
     assert json.loads((tmp_path / "less" / "prune.json").read_text())["heads"] == [4, 3]
-    (tmp_path / "half" / "finetune.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"finetune\.json"):
-        call(*words, "--out", tmp_path / "half")
+    with pytest.raises(CheckpointError, match=r"`headprune prune` made .*prune\.json"):
+        call("prune", trained / "tuned", "--prune", "25%", "--out", tmp_path / "half")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "table.csv").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"headprune did not make: table\.csv"):
+        call(*words, "--out", tmp_path / "data")
     for command in ("finetune", "export"):
         more = ("--data-dir", trained / "data") if command == "finetune" else ()
         with pytest.raises(CheckpointError, match="the model itself"):

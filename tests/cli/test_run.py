@@ -124,10 +124,10 @@ def test_ctrl_c_in_a_command_stops_the_sweep(tmp_path, monkeypatch):
         (tmp_path / "text" / f"{part}.txt").write_text("the cat sat on the mat. " * 40)
     (tmp_path / "chain.toml").write_text(CHAIN)
 
-    def stop(folder):
+    def stop(*args, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_lm, "check_writable", stop)
+    monkeypatch.setattr(train_lm, "open_out", stop)
     given = ("--input", f"text={tmp_path / 'text'}", "--out", tmp_path / "runs")
     assert invoked("run", tmp_path / "chain.toml", *given).exit_code == 130
     assert len(Store(tmp_path / "runs")) == 0

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from headprune.checkpoint.exchange import PREFIX
+
 # Processes of Ray: what runs trials, and what a node cannot live without.
 VICTIMS = {"worker": ("ray::_on_worker", "ray::IDLE"), "node": ("ray::DashboardAgent", "ray::RuntimeEnvAgent")}
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -22,7 +24,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signa
 class Ended:
     """How a start of the sweep ended."""
 
-    kind: str  # finished, killed at a moment, killed at a write, worker killed, node killed
+    kind: str  # finished, killed at a moment, killed at a write, killed in a save, worker killed, node killed
     code: int | None
     output: str
 
@@ -31,7 +33,7 @@ def start_and_kill(
     command: Sequence[str], folder: Path, log: Path, chance: random.Random, *, on_ray: bool, longest: float
 ) -> Ended:
     """One start that is killed after a random while of at most so many seconds, unless it ends before."""
-    kind = chance.choice(["moment", "write", "worker", "node"] if on_ray else ["moment", "write"])
+    kind = chance.choice(["moment", "write", "worker", "node"] if on_ray else ["moment", "write", "save"])
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         wait = chance.uniform(1, longest)
@@ -39,17 +41,37 @@ def start_and_kill(
         while process.poll() is None and time.monotonic() < deadline:
             if kind == "write" and time.monotonic() > deadline - wait / 2 and _newest(folder) != before:
                 break
+            if kind == "save" and time.monotonic() > deadline - wait / 2 and _is_saving(folder):
+                break
             if kind != "write" or time.monotonic() < deadline - wait / 2:
                 before = _newest(folder)
-            time.sleep(0.002 if kind == "write" else 0.1)
+            time.sleep(0.1 if kind not in ("write", "save") else 0.002)
         if process.poll() is not None:
             return Ended("finished", process.returncode, log.read_text(errors="replace"))
         if kind in VICTIMS and _kill_one(process.pid, VICTIMS[kind], chance):
             code = process.wait(timeout=1200)
             # A sweep must get over the death of a worker. With its only node it may end, and must go on when started.
             return Ended(f"{kind} killed", code if kind == "worker" else None, log.read_text(errors="replace"))
-        _kill(process, chance.choice(SIGNALS))
-    return Ended(f"killed at a {'write' if kind == 'write' else 'moment'}", None, log.read_text(errors="replace"))
+        _kill(process, chance.choice(SIGNALS), twice=kind == "save" and chance.random() < 0.5)
+    told = {"write": "killed at a write", "save": "killed in a save"}.get(kind, "killed at a moment")
+    return Ended(told, None, log.read_text(errors="replace"))
+
+
+def cut_a_checkpoint(folder: Path, chance: random.Random) -> bool:
+    """As a full disk leaves it: a file of the newest checkpoint of a training is empty, or a half."""
+    states = sorted(folder.glob("work/*/out/**/checkpoints/checkpoint-*/trainer_state.json"))
+    if not states:
+        return False
+    files = sorted(
+        path for path in chance.choice(states).parent.iterdir() if path.suffix in (".pt", ".json", ".safetensors")
+    )
+    chosen = chance.choice(files)
+    chosen.write_bytes(chosen.read_bytes()[: chance.choice([0, chosen.stat().st_size // 2])])
+    return True
+
+
+def _is_saving(folder: Path) -> bool:
+    return any(name.startswith(PREFIX) for _, names, _ in os.walk(folder) for name in names)
 
 
 def run_to_the_end(command: Sequence[str], log: Path) -> Ended:
@@ -71,10 +93,13 @@ def _newest(folder: Path) -> tuple[int, int]:
     return count, newest
 
 
-def _kill(process: subprocess.Popen[bytes], number: int) -> None:
+def _kill(process: subprocess.Popen[bytes], number: int, *, twice: bool = False) -> None:
     """The sweep and, without mercy, everything that it started."""
     family = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, number)
+    if twice and process.poll() is None:
+        time.sleep(0.001)
+        os.killpg(process.pid, number)
     try:
         process.wait(timeout=60)
     except subprocess.TimeoutExpired:

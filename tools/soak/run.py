@@ -3,8 +3,9 @@
     python tools/soak/run.py --minutes 120 --out FOLDER
 
 Each round runs soak.toml with seeds of its own in a folder of its own, inline or on Ray: undisturbed first, which also
-tells how long it takes, then killed several times (SIGKILL, SIGTERM, SIGINT, at a random moment or just after a write;
-on Ray also single workers) and left to finish. After every kill: every result is whole and readable, none that was
+tells how long it takes, then killed several times (SIGKILL, SIGTERM, SIGINT, at a random moment, just after a write or
+in the middle of a save, there also twice; on Ray also single workers) and left to finish. Now and then a file of a
+checkpoint is cut short, as by a full disk. After every kill: every result is whole and readable, none that was
 there before is gone or changed, and the folder is not locked. At the end of a round: every trial is done, and its
 result is the one of the run that nobody interrupted. Writes benchmarks/results/soak.json.
 """
@@ -22,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from killing import Ended, run_to_the_end, start_and_kill
+from killing import Ended, cut_a_checkpoint, run_to_the_end, start_and_kill
 
 from headprune.lab.experiments.runs import read_runs
 from headprune.lab.experiments.store import Store, environment
@@ -101,6 +102,8 @@ class Round:
             self.check(ended)
             if ended.kind == "finished":
                 break
+            if self.chance.random() < 1 / 3 and cut_a_checkpoint(self.folder, self.chance):
+                self.ways["checkpoint cut"] += 1
         self.finish()
 
     def check(self, ended: Ended) -> None:

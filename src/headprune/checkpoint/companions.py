@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headprune.errors import CheckpointError
+from headprune.checkpoint.exchange import exchange
+from headprune.checkpoint.save import stale
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
 TRAINED = ("finetune.json", "train-mt.json", "train-lm.json", "training_args.bin", "trainer_state.json")
@@ -16,20 +17,9 @@ RESULTS = (*TRAINED, "evaluation.json", RESULT)
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")
 
 
-def check_replaceable(folder: Path) -> None:
-    """What `prune` wrote may be replaced, as by the same command again; a model from elsewhere, or trained, may not."""
-    if not (folder / "config.json").exists():
-        return
-    trained = next((name for name in TRAINED if (folder / name).is_file()), None)
-    if trained is not None or not (folder / RESULT).is_file():
-        raise CheckpointError(
-            f"'{folder}' holds another model{f' ({trained})' if trained else ''}, which would be lost. Choose another "
-            "--out, or remove that folder."
-        )
-
-
-def copy_companions(source: Path, target: Path) -> None:
-    """Tokenizer and other files of a local model folder, so that the pruned folder is as complete as the first."""
+def copy_companions(source: Path, target: Path, out: Path | None = None) -> None:
+    """Tokenizer and other files of a local model folder, so that the pruned folder is as complete as the first. `out`
+    is where they end up, if that is elsewhere."""
     if not source.is_dir():
         _save_tokenizer(str(source), target)
         return
@@ -41,29 +31,28 @@ def copy_companions(source: Path, target: Path) -> None:
             continue
         if relative.name in RESULTS or relative.parts[0] == "checkpoints":
             continue  # what training left beside the model
-        if path.resolve().is_relative_to(target.resolve()):
+        if path.resolve().is_relative_to((out or target).resolve()):
             continue  # the target lies inside the source
         (target / relative).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / relative)
 
 
 @contextmanager
-def kept_card(source: Path, target: Path) -> Iterator[None]:
-    """The source's model card is there while saving adds what was removed; taken away again if saving fails."""
-    card, copied = source / "README.md", False
-    was_there = target.exists()
-    if card.is_file() and not (target / "README.md").exists():
-        target.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(card, target / "README.md")
-        copied = True
-    try:
-        yield
-    except BaseException:
-        if copied:
-            (target / "README.md").unlink(missing_ok=True)
-            if not was_there and not any(target.iterdir()):
-                target.rmdir()
-        raise
+def new_model_folder(out: Path, source: Path | None = None) -> Iterator[Path]:
+    """Where a command puts a model and everything that belongs to it. When the block ends, the companions of its
+    `source` have come along, and all of it is exchanged for the model that is in `out`."""
+
+    def goes(names: list[str]) -> list[str]:
+        return [*stale(names, out), *(name for name in RESULTS if (out / name).is_file())]
+
+    with exchange(out, goes) as new:
+        cards = [folder / "README.md" for folder in (out, source) if folder is not None]
+        card = next((path for path in cards if path.is_file()), None)
+        if card is not None:
+            shutil.copyfile(card, new / "README.md")  # saving adds what was removed to it
+        yield new
+        if source is not None:
+            copy_companions(source, new, out)
 
 
 def _save_tokenizer(name: str, target: Path) -> None:

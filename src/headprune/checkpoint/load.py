@@ -15,6 +15,7 @@ from torch import nn
 
 from headprune.checkpoint import config_entry, gated, v4
 from headprune.checkpoint.config_entry import GATES_ENTRY, V4_ENTRY, Entry, note_pruned_heads
+from headprune.checkpoint.exchange import finish_interrupted
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.heads import Site
 from headprune.hooks import JOINED_HEADS
@@ -57,6 +58,7 @@ def from_pretrained(
 ) -> object:
     """The original call; of a pruned checkpoint, the weights must be those that the config promises."""
     name = pretrained_model_name_or_path
+    finish_interrupted(name)  # a config that was given may be of another folder
     if not _tells_of_heads(cls, name, kwargs):
         return original(cls, name, *args, **kwargs)
     wants_info = kwargs.pop("output_loading_info", False)

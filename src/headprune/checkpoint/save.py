@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from torch import nn
 
 from headprune.checkpoint import config_entry, gated
 from headprune.checkpoint.config_entry import GATES_ENTRY, Entry, recorded_heads
+from headprune.checkpoint.exchange import exchange, finish_interrupted
 from headprune.errors import CheckpointError, FileFormatError, HeadpruneError
 from headprune.heads.headmap import NEURONS, SiteName, head_lists
 from headprune.hooks import is_gated
@@ -47,6 +46,8 @@ def save_pretrained(
             "so: the checkpoint could not be loaded. Prune the model that you save, or save the whole."
         )
     main_process = args[0] if args else kwargs.get("is_main_process", True)
+    if main_process:
+        finish_interrupted(save_directory)  # or a later load would finish it, over this model
     if entry is None or not main_process:
         return original(model, save_directory, *args, **kwargs)
     target = Path(save_directory).resolve()
@@ -69,48 +70,16 @@ def save_pretrained(
 
 
 def save_beside(target: Path, save: Callable[[Path], object], card: Callable[[str], str]) -> None:
-    """Save into a new folder on the same disk, then move the files in. A failure leaves the target as it was.
-    `card` makes the model card from the one that is there."""
-    near = target
-    while not near.exists():
-        near = near.parent
-    folder = Path(tempfile.mkdtemp(dir=near, prefix=".headprune-"))
-    try:
-        new, old = folder / "new", folder / "old"
-        new.mkdir()
-        old.mkdir()
+    """Save into a new folder on the same disk, and exchange what is in the target for it. A failure leaves the target
+    as it was. `card` makes the model card from the one that is there."""
+    with exchange(target, lambda names: stale(names, target)) as new:
         save(new)
         old_card = target / "README.md"
         before = old_card.read_text(encoding="utf-8", errors="replace") if old_card.is_file() else ""
         (new / "README.md").write_text(card(before), encoding="utf-8")
-        target.mkdir(parents=True, exist_ok=True)
-        _exchange(new, old, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _exchange(new: Path, old: Path, target: Path) -> None:
-    """Move new files in and what they replace out; put everything back if a move fails."""
-    names = sorted(path.name for path in new.iterdir())
-    leaving = [name for name in names if (target / name).exists()] + _stale(names, target)
-    gone: list[str] = []
-    came: list[str] = []
-    try:
-        for name in leaving:
-            (target / name).replace(old / name)
-            gone.append(name)
-        for name in names:
-            (new / name).replace(target / name)
-            came.append(name)
-    except BaseException:
-        for name in came:
-            (target / name).replace(new / name)
-        for name in gone:
-            (old / name).replace(target / name)
-        raise
-
-
-def _stale(names: list[str], target: Path) -> list[str]:
+def stale(names: list[str], target: Path) -> list[str]:
     """Weight files of an earlier save of the same variant, which a loader would take instead of the new ones; and the
     ONNX file in 8 bits of another model."""
     if ONNX in names:

@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from headprune import __version__
 from headprune.cli.options import command, state
 from headprune.errors import HeadpruneError
+from headprune.files import disk_trouble
 
 INTERRUPTED = 130  # what a command gives back after Ctrl-C
 STOPPED = "\nstopped; the same command goes on from what it had finished"
@@ -122,8 +123,8 @@ def _message(error: Exception) -> str:
     if isinstance(error, HeadpruneError):
         return f"error: {error}\n(more: headprune explain {type(error).__name__})"
     what = f"{type(error).__name__}: {error}"
-    if isinstance(error, OSError):  # a full disk, a folder that may not be written: nothing of ours
-        return f"error: {what}"
+    if (said := disk_trouble(error)) is not None:  # a full disk, a folder that may not be written: nothing of ours
+        return f"error: {said}\nCheck free space and permissions, and start the same command again."
     return (
         f"unexpected error: {what}\nThis is a fault of headprune, or of a library below it. `headprune --debug …` "
         "shows where; please report it with that and with what `headprune doctor` prints."

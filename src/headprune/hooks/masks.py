@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,11 @@ class HeadFactor:
     factor: Tensor  # (heads,), (batch, heads) or (batch, positions, heads)
     batch_axis: int = 0  # which dimension of the projection's input is the batch
 
-    def __deepcopy__(self, memo: dict[int, object]) -> HeadFactor:
+    def __reduce__(self) -> NoReturn:
+        """Neither `copy.deepcopy` nor `torch.save` of a model gets past this."""
         raise MaskError(
-            "The model is inside a `masked` block: a copy would stay masked for ever. Leave the block first."
+            "The model is inside a `masked` block: a copy or a file of it would stay masked for ever. Leave the block "
+            "first."
         )
 
     def __call__(self, module: nn.Module, args: Args) -> Args:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from headprune.checkpoint.load_model import check_writable
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import DataError
 from headprune.files import write_text
 from headprune.heads import HeadMap
@@ -124,7 +124,7 @@ class Ablated(TaskResult):
 
 def ablate(options: AblateOptions, progress: Progress = SILENT) -> Ablated:
     """Mask every head in turn and tell which changes of the metric are more than chance."""
-    out = check_writable(options.out)
+    out = open_out("ablate", options).path
     if options.choose_on is not None and not options.all_but_one:
         raise DataError("--choose-on looks for the one head that a layer can do with: give --all-but-one as well.")
     opened = open_task(options.data, options.model)

@@ -13,7 +13,7 @@ from typing import Any, cast
 from torch import nn
 
 from headprune.budgets.curves import Curve, Rescore, pruning_curve
-from headprune.checkpoint.load_model import check_writable
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import DataError
 from headprune.files import WorkParts, write_text
 from headprune.heads import HeadMap, HeadMask, HeadScores
@@ -112,7 +112,7 @@ class _MaskScore:
 
 def curve(options: CurveOptions, progress: Progress = SILENT) -> Curved:
     """Measure how the score falls as more heads go."""
-    out = check_writable(options.out)
+    out = open_out("curve", options).path
     options.check()
     opened = open_task(options.data, options.model)
     task, rows = opened.task, opened.examples(options.split, options.examples, options.seed)

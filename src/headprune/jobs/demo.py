@@ -14,7 +14,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 
-from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.checkpoint.load_model import load_model
+from headprune.checkpoint.out_folder import open_out
 from headprune.cost.measurement import Timing, measure
 from headprune.files import write_text
 from headprune.heads import HeadMap, HeadMask
@@ -91,7 +92,7 @@ class Demonstrated:
 
 def demo(options: DemoOptions, progress: Progress = SILENT) -> Demonstrated:
     """Fine-tune MiniLM on film reviews, score its heads, draw the curve, prune, save, reload, compare and time."""
-    out = check_writable(options.out)
+    out = open_out("demo", options).path
     tuned, small = out / "tuned", out / "small"
     _write_reviews(out / "data", options)
     data = TaskOptions(task="reviews", data_dir=out / "data", text="text", label="label", max_length=64)
@@ -109,7 +110,7 @@ def demo(options: DemoOptions, progress: Progress = SILENT) -> Demonstrated:
         curve, CurveOptions(model=str(tuned), data=data, scores=orders, random=2, out=out / "curve"), progress
     )
     choice = Choice(scores=orders[0], max_drop=1.0)
-    _run(prune, PruneOptions(model=str(tuned), data=data, choice=choice, out=small), progress)
+    _run(prune, PruneOptions(model=str(tuned), data=data, choice=choice, out=small, force=small.exists()), progress)
     result = _compared(options, tuned, small)
     _write_page(result, scored, curved)
     write_text(out / "demo.json", json.dumps(result.to_dict(), indent=1))

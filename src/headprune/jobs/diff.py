@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.checkpoint.load_model import load_model
+from headprune.checkpoint.out_folder import open_out
 from headprune.files import write_text
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.diff import DiffOptions
@@ -39,7 +40,7 @@ class Diffed:
 
 def diff(options: DiffOptions, progress: Progress = SILENT) -> Diffed:
     """Mean change of W_q, W_k and W_v by head between two models (Budhraja et al., Figure 2)."""
-    out = check_writable(options.out)
+    out = open_out("diff", options).path
     with progress.steps(3) as step:
         step("loading the models")
         before, after = (load_model(name, options.device) for name in (options.before, options.after))

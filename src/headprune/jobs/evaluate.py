@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headprune.checkpoint.load_model import check_writable
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import DataError
 from headprune.files import write_text
 from headprune.heads.stored import read_mask
@@ -69,7 +69,7 @@ class Evaluated(ModelScore):
 
 def evaluate(options: EvaluateOptions, progress: Progress = SILENT) -> Evaluated:
     """Score a model, with an interval; for translation, write the translations too."""
-    out, split = check_writable(options.out), options.split
+    out, split = open_out("evaluate", options).path, options.split
     models = [name for name in (options.model, options.against) if name is not None]
     parts = {name: open_task(options.data, name) for name in models}  # each reads the text with its own tokenizer
     batches = {name: part.batches(part.examples(split, options.examples, options.seed)) for name, part in parts.items()}

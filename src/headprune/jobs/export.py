@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headprune.checkpoint.companions import copy_companions, kept_card
+from headprune.checkpoint.companions import new_model_folder
 from headprune.checkpoint.export import export as export_model
 from headprune.checkpoint.exports import exports
-from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.checkpoint.load_model import load_model
+from headprune.checkpoint.out_folder import open_out
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.export import ExportOptions
 
@@ -32,11 +33,12 @@ class Exported:
 
 def export(options: ExportOptions, progress: Progress = SILENT) -> Exported:
     """Write a pruned model so that it loads without headprune."""
-    source, out, kind = Path(options.model), options.out, options.kind
-    check_writable(out, None if kind == "onnx" else options.model)  # an ONNX file may lie beside the weights
+    kind = options.kind
     weights = exports[kind].weights  # an unknown one is told before a model is loaded
-    model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
-    with kept_card(source, out):
-        export_model(model, out, kind, int8=options.int8)
-    copy_companions(source, out)
-    return Exported(kind, sum(path.stat().st_size for path in out.glob(weights)), out)
+    out = open_out("export", options, holds_model=True, beside=kind == "onnx")  # it may lie beside the weights
+    if not out.is_finished:
+        model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
+        with new_model_folder(out.path, Path(options.model)) as new:
+            export_model(model, new, kind, int8=options.int8)
+            out.note(new)
+    return Exported(kind, sum(path.stat().st_size for path in out.path.glob(weights)), out.path)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headprune.checkpoint.load_model import check_writable
+from headprune.checkpoint.out_folder import open_out
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.finetune import FinetuneOptions
-from headprune.jobs.trained import Trained, finish
+from headprune.jobs.trained import Trained, finish, finished
 from headprune.tasks import finetune as training
 from headprune.tasks.data import open_new_task
 from headprune.tasks.new_model import load_teacher, new_model
@@ -17,7 +17,9 @@ from headprune.tasks.recipe import Recipe
 
 def finetune(options: FinetuneOptions, progress: Progress = SILENT) -> Trained | None:
     """Train a model through transformers' Trainer. Of several processes, only the first has a result."""
-    check_writable(options.out, options.model)
+    out = open_out("finetune", options, holds_model=True)
+    if out.is_finished:
+        return finished(out) if is_main_process() else None
     opened = open_new_task(options.data, options.model)
     examples, dev = opened.examples("train"), opened.examples("dev")
     parts = {"dev": opened.batches(dev)}
@@ -34,12 +36,12 @@ def finetune(options: FinetuneOptions, progress: Progress = SILENT) -> Trained |
         guide = load_teacher(options.teacher, learner, opened.processor, options.device)
     trained = training.finetune(
         learner, opened.processor, opened.task, examples, options.out / "checkpoints", recipe, teacher=guide,
-        keep_checkpoints=options.keep_checkpoints, quiet=progress.quiet,
+        keep_checkpoints=options.keep_checkpoints, quiet=progress.quiet, force=options.force,
     )  # fmt: skip
     if not is_main_process():
         return None
     facts = {"recipe": recipe.to_dict(), "train_examples": len(examples), "left_out": examples.left_out}
-    result = finish("finetune", options.out, trained, opened.processor, opened.task, parts, facts)
+    result = finish(out, trained, opened.processor, opened.task, parts, facts)
     low, high = result.dev.interval
     told = f"{result.metric} {result.dev.score:.4f} ({low:.4f} to {high:.4f}) on {len(dev)} dev examples"
     return replace(result, line=f"{told}; saved to {options.out}")

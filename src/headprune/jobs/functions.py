@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
-from headprune.checkpoint.load_model import check_writable, load_model, quiet_transformers
+from headprune.checkpoint.load_model import load_model, quiet_transformers
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import DataError, FileFormatError
 from headprune.files import loads, read_text, write_text
 from headprune.heads import HeadId, HeadMap, HeadMask
@@ -91,7 +92,7 @@ class FunctionsResult:
 
 def functions(options: FunctionsOptions, progress: Progress = SILENT) -> FunctionsResult:
     """Tell positional, syntactic and rare-token heads (Voita et al., section 5)."""
-    check_writable(options.out)
+    open_out("functions", options)
     spacy, path = options.spacy, options.data
     read = parsed_sentences(path, spacy) if spacy is not None else read_sentences(path)
     read = read[: options.sentences] if options.sentences else read

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from headprune.checkpoint.companions import copy_companions
-from headprune.checkpoint.load_model import check_writable
+from headprune.checkpoint.companions import new_model_folder
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import FileFormatError, GateError, HeadpruneError
 from headprune.files import loads, write_text
 from headprune.gates import Gates, Objective, attach_gates, gates_of
@@ -33,7 +33,7 @@ from headprune.tasks.recipe import Recipe
 from headprune.typed_json import from_plain, to_plain
 
 # Where results go and what they look like: no part of what is trained.
-_NOT_TRAINED = ("model", "data", "training", "out", "weights", "keep", "picture", "device")
+_NOT_TRAINED = ("model", "data", "training", "out", "force", "weights", "keep", "picture", "device")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Setting:
 
 def gates(options: GatesOptions, progress: Progress = SILENT) -> GatesResult:
     """Train gates on the heads of a converged model, prune what they close, and save it. Runs resume."""
-    check_writable(options.out)
+    open_out("gates", options)
     settings = [_Setting("lambda", weight) for weight in options.weights or ()]
     settings += [_Setting("keep", amount(text)) for text in options.keep or ()]
     if not settings:
@@ -60,7 +60,7 @@ def gates(options: GatesOptions, progress: Progress = SILENT) -> GatesResult:
     found = []
     for setting in settings:
         asked, folder = _asked(options, setting), options.out / str(setting)
-        known = finished(folder / "gates.json", asked)
+        known = finished(folder / "gates.json", asked, force=options.force)
         found.append(known or _trained(options, opened, setting, asked, progress))
     found.sort(key=lambda one: one.heads[1])
     result = GatesResult(tuple(found))
@@ -98,7 +98,7 @@ def _trained(
     gate_lr = options.gate_lr if scale is None else scale * recipe.learning_rate
     finetune(
         model, data.processor, data.task, examples, folder / "checkpoints", recipe,
-        gating=Gating(objective=objective, gate_lr=gate_lr), quiet=progress.quiet,
+        gating=Gating(objective=objective, gate_lr=gate_lr), quiet=progress.quiet, force=options.force,
     )  # fmt: skip
     attached, gated = gates_of(model), evaluate(model, dev, data.task)
     decided, opened, components = attached.share_decided(), attached.open_heads(), attached.open_by_component()
@@ -116,8 +116,8 @@ def _trained(
         facts={**facts, "learning_rate": recipe.learning_rate},
     )  # fmt: skip
     write_text(folder / "mask.json", HeadMask.from_dict(heads, left.kept()).to_json())
-    pruned.save_pretrained(folder / "model")
-    copy_companions(Path(options.model), folder / "model")
+    with new_model_folder(folder / "model", Path(options.model)) as new:
+        pruned.save_pretrained(new)
     write_text(folder / "gates.json", json.dumps({"asked": asked, "result": to_plain(result)}, indent=1))
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return result
@@ -173,14 +173,17 @@ def _removed(attached: Gates, keep: int | None, by: str, progress: Progress) -> 
     return pruned.requires_grad_(True)
 
 
-def finished(path: Path, asked: Mapping[str, Any]) -> GatedModel | None:
-    """The result of an earlier run with the same settings. One with other settings is refused, not overwritten."""
+def finished(path: Path, asked: Mapping[str, Any], *, force: bool = False) -> GatedModel | None:
+    """The result of an earlier run with the same settings. One with other settings is refused, not overwritten, unless
+    that was asked for."""
     try:
         stored = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     if not isinstance(stored, dict) or stored.get("asked") != json.loads(json.dumps(asked)):
-        raise GateError(f"'{path.parent}' holds a run with other settings. Choose another --out, or remove it.")
+        if force:
+            return None
+        raise GateError(f"'{path.parent}' holds a run with other settings. Choose another --out, or say --force.")
     try:
         found = from_plain(GatedModel, stored.get("result"))
         open_by_pairs(found.open)

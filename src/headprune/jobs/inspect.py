@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.checkpoint.load_model import load_model
+from headprune.checkpoint.out_folder import open_out
 from headprune.files import labelled, write_text
 from headprune.heads import HeadMap
 from headprune.heads.picture import head_picture, head_text
@@ -31,7 +32,7 @@ class Inspected:
 def inspect(options: InspectOptions, progress: Progress = SILENT) -> Inspected:
     """Find every attention block of a model and its heads."""
     if options.out is not None:
-        check_writable(options.out)
+        open_out("inspect", options)
     with progress.steps(2) as step:
         step("loading the model")
         model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, cast
 from torch import nn
 
 from headprune.budgets import Budget, Selection, budgets, find_mask, select
-from headprune.checkpoint.companions import RESULT, check_replaceable, copy_companions, kept_card
-from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.checkpoint.companions import RESULT, new_model_folder
+from headprune.checkpoint.load_model import load_model
+from headprune.checkpoint.out_folder import OutFolder, check_room, open_out
 from headprune.cost.measurement import sized_example
 from headprune.errors import MaskError
 from headprune.files import write_text
@@ -97,9 +98,10 @@ def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult:
     gqa = cast(Gqa | None, choice.gqa)
     if repair is not None:
         recoveries[repair]  # a hint for a wrong name, before anything is done
-    if options.out is not None:
-        check_writable(options.out, options.model)
-        check_replaceable(options.out)
+    out = None if options.dry_run else open_out("prune", options, holds_model=True)
+    if out is not None and out.is_finished:
+        told = f"'{out.path}' was made by this very command and is kept; --force makes it anew"
+        return replace(from_plain(PruneResult, out.kept(RESULT)), text=told)
     with progress.steps(4) as step:
         step("loading the model")
         model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
@@ -116,16 +118,19 @@ def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult:
         result = from_plain(PruneResult, {**planned.to_dict(), "by": by})
         if held_out is not None and asked is not None:
             result = replace(result, budget=held_out.report(float(asked.text), chosen))
-        if options.out is None:
+        if out is None:
             return replace(result, text=_dry_message(result, planned))
+        check_room(
+            out.path, planned.parameters_after.total * next(model.parameters()).element_size(), "the smaller model"
+        )
         step("removing heads")
         if calibration is not None and repair is not None:
             done = replace(calibration, heads=every).repair(mask, repair).to_dict()
             result = replace(result, recovery=from_plain(RepairReport, done))
         outcome = prune_with_report(model, mask, gqa=gqa, empty_site=empty_site, about={"by": by})
         gap = outcome.difference.largest if outcome.difference else 0.0
-        result = replace(result, difference=gap, out=str(options.out))
-        _save(model, Path(options.model), options.out, result)
+        result = replace(result, difference=gap, out=str(out.path))
+        _save(model, Path(options.model), out, result)
     return replace(result, text=_message(result, planned, options))
 
 
@@ -270,12 +275,12 @@ def _refuse_a_repair_that_is_dropped(mask: HeadMask, heads: HeadMap) -> None:
         )
 
 
-def _save(model: nn.Module, source: Path, out: Path, result: PruneResult) -> None:
+def _save(model: nn.Module, source: Path, out: OutFolder, result: PruneResult) -> None:
     """The smaller model with all that a model folder holds, and what was done to it."""
-    write_text(out / RESULT, json.dumps(result.to_dict(), indent=1) + "\n")  # first: it says whose folder this is
-    with kept_card(source, out):
-        model.save_pretrained(out)  # type: ignore[operator]
-    copy_companions(source, out)
+    with new_model_folder(out.path, source) as new:
+        model.save_pretrained(new)  # type: ignore[operator]
+        write_text(new / RESULT, json.dumps(result.to_dict(), indent=1) + "\n")
+        out.note(new)
 
 
 def _dry_message(result: PruneResult, planned: Plan) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headprune.checkpoint.load_model import check_writable
+from headprune.checkpoint.out_folder import open_out
 from headprune.files import labelled, write_text
 from headprune.heads import HeadScores
 from headprune.heads.stored import read_scores
@@ -66,7 +66,7 @@ class Scored:
 
 def score(options: ScoreOptions, progress: Progress = SILENT) -> Scored:
     """Score every head on a task's data. An interrupted run goes on where it stopped."""
-    out = check_writable(options.out)
+    out = open_out("score", options).path
     others = [read_scores(path) for path in options.against or ()]
     opened = open_task(options.data, options.model)
     rows = opened.examples(options.split, options.examples, options.seed)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headprune.checkpoint.load_model import check_writable
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import DataError
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.train_lm import TrainLmOptions
-from headprune.jobs.trained import Trained, finish, training_facts
+from headprune.jobs.trained import Trained, finish, finished, training_facts
 from headprune.registry import hint
 from headprune.tasks import evaluate
 from headprune.tasks.data import task_and_source
@@ -27,7 +27,9 @@ SIZES = (
 
 def train_lm(options: TrainLmOptions, progress: Progress = SILENT) -> Trained | None:
     """Train an All-attention or Transformer-XL model. Of several processes, only the first has a result."""
-    check_writable(options.out)
+    out = open_out("train-lm", options, holds_model=True)
+    if out.is_finished:
+        return finished(out) if is_main_process() else None
     if options.preset not in PRESETS:
         raise DataError(f"No preset called '{options.preset}'. {hint(options.preset, PRESETS)}")
     start, data, checkpoints = PRESETS[options.preset], options.data, options.out / "checkpoints"
@@ -54,7 +56,7 @@ def train_lm(options: TrainLmOptions, progress: Progress = SILENT) -> Trained | 
     looked_at = list(seen.batches(recipe.batch_size)) if seen is not None else []
     finetune(
         model, tokenizer, task, examples, checkpoints, recipe, keep_checkpoints=options.keep_checkpoints,
-        quiet=progress.quiet,
+        quiet=progress.quiet, force=options.force,
         validate=lambda model: {task.metric.name: evaluate(model, looked_at, task).score} if looked_at else {},
     )  # fmt: skip
     if not is_main_process():
@@ -65,7 +67,7 @@ def train_lm(options: TrainLmOptions, progress: Progress = SILENT) -> Trained | 
         **training_facts(checkpoints, model, recipe.steps(examples)),
     }  # fmt: skip
     batches = {name: list(part.batches(recipe.batch_size)) for name, part in parts.items()}
-    result = finish("train-lm", options.out, model, tokenizer, task, batches, facts)
+    result = finish(out, model, tokenizer, task, batches, facts)
     line = (
         f"{result.scores(3)}; {result.facts['steps']} steps on {result.facts['train_tokens']} tokens in "
         f"{result.facts['seconds']:.0f} s; {options.out}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from headprune.checkpoint.load_model import check_writable
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import DataError
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.train_mt import TrainMtOptions
-from headprune.jobs.trained import Trained, finish, training_facts
+from headprune.jobs.trained import Trained, finish, finished, training_facts
 from headprune.registry import hint
 from headprune.tasks import Examples, Source, evaluate
 from headprune.tasks.data import task_and_source
@@ -28,7 +28,9 @@ SIZES = ("layers", "width", "heads", "feed_forward", "norm", "dropout", "vocabul
 
 def train_mt(options: TrainMtOptions, progress: Progress = SILENT) -> Trained | None:
     """Train a Transformer on pairs of sentences. Of several processes, only the first has a result."""
-    check_writable(options.out)
+    out = open_out("train-mt", options, holds_model=True)
+    if out.is_finished:
+        return finished(out) if is_main_process() else None
     if options.preset not in PRESETS:
         raise DataError(f"No preset called '{options.preset}'. {hint(options.preset, PRESETS)}")
     start, checkpoints = PRESETS[options.preset], options.out / "checkpoints"
@@ -50,7 +52,8 @@ def train_mt(options: TrainMtOptions, progress: Progress = SILENT) -> Trained | 
     size = options.data.batch_size
     finetune(
         model, tokenizer, task, examples, checkpoints, recipe, keep_checkpoints=options.keep_checkpoints,
-        quiet=progress.quiet, validate=_validation(task, parts["dev"], options.validate_examples, size),
+        quiet=progress.quiet, force=options.force,
+        validate=_validation(task, parts["dev"], options.validate_examples, size),
     )  # fmt: skip
     if not is_main_process():
         return None
@@ -60,7 +63,7 @@ def train_mt(options: TrainMtOptions, progress: Progress = SILENT) -> Trained | 
         **training_facts(checkpoints, model, recipe.steps(examples)),
     }  # fmt: skip
     batches = {name: list(part.batches(size)) for name, part in parts.items()}
-    result = finish("train-mt", options.out, model, tokenizer, task, batches, facts)
+    result = finish(out, model, tokenizer, task, batches, facts)
     line = (
         f"{result.scores(2)}; trained on {len(examples)} pairs ({examples.left_out} left out: too long or of too "
         f"unequal length) in {result.facts['seconds']:.0f} s; {options.out}"

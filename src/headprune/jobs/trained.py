@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from headprune.checkpoint.companions import new_model_folder
+from headprune.checkpoint.out_folder import OutFolder
 from headprune.files import noted_steps, write_text
 from headprune.structure.find import find_heads
 from headprune.tasks import Evaluation, ScoreSummary, Task, evaluate
@@ -56,13 +58,10 @@ class Trained:
 
 
 def finish(
-    name: str, out: Path, model: Any, processor: Any, task: Task, parts: Mapping[str, Sequence[Batch]],
+    out: OutFolder, model: Any, processor: Any, task: Task, parts: Mapping[str, Sequence[Batch]],
     facts: Mapping[str, object],
 ) -> Trained:  # fmt: skip
-    """Save model and tokenizer, score every part of the data, and write OUT/NAME.json with all of it."""
-    model.save_pretrained(out)
-    if processor is not None:
-        processor.save_pretrained(out)
+    """Score every part of the data; save model, tokenizer and OUT/COMMAND.json, which says all of it, in one."""
     found: dict[str, Evaluation] = {part: evaluate(model, batches, task) for part, batches in parts.items()}
     heads, dev = find_heads(model), found.pop("dev")
     trained = Trained(
@@ -70,8 +69,19 @@ def finish(
         dev=dev.summary(), tests={part: one.summary() for part, one in found.items()},
         facts={**task.settings(), **facts},
     )  # fmt: skip
-    write_text(out / f"{name}.json", json.dumps(trained.to_dict(), indent=1))
+    with new_model_folder(out.path) as new:
+        model.save_pretrained(new)
+        if processor is not None:
+            processor.save_pretrained(new)
+        write_text(new / f"{out.command}.json", json.dumps(trained.to_dict(), indent=1))
+        out.note(new)
     return trained
+
+
+def finished(out: OutFolder) -> Trained:
+    """The result of the same training, which was finished before."""
+    told = f"'{out.path}' was trained by this very command and is kept; --force makes it anew"
+    return replace(Trained.from_dict(out.kept(f"{out.command}.json")), line=told)
 
 
 def training_facts(checkpoints: Path, model: Any, steps: int) -> dict[str, object]:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from transformers import CONFIG_MAPPING
 
-from headprune.checkpoint.load_model import check_writable, load_model
+from headprune.checkpoint.load_model import load_model
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.files import dump, labelled, write_text
 from headprune.jobs.job import SILENT, Progress
@@ -56,7 +57,7 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Verified:
     if not names:
         raise HeadpruneError("Name a model: a folder, or a name on the hub.")
     if options.out is not None:
-        check_writable(options.out)
+        open_out("verify", options)
     with progress.steps(1 + len(checks)) as step:
         step("loading the model")
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from headprune.checkpoint.out_folder import check_room
+from headprune.checkpoint.training_state import newest_whole
 from headprune.errors import DataError, MissingExtraError
 from headprune.files import write_text
 from headprune.gates.objective import Objective
@@ -23,11 +26,10 @@ from headprune.scoring.resumable import work_key
 from headprune.structure.find import find_heads
 from headprune.surgery.prune import prune_
 from headprune.tasks.optimizers import optimizer_of
-from headprune.tasks.processes import process_count
+from headprune.tasks.processes import main_process_first, process_count
 from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import Examples, Task
 from headprune.tasks.trainers import (
-    STATE,
     Counted,
     Validate,
     validating,
@@ -85,6 +87,7 @@ def finetune(
     resume: bool = True,
     keep_checkpoints: bool = False,
     quiet: bool = False,
+    force: bool = False,
 ) -> nn.Module:
     """Train `model` on the examples; checkpoints go to `folder`, and an interrupted run goes on from the last one.
 
@@ -92,7 +95,7 @@ def finetune(
     `keep_checkpoints` keeps one per epoch (for curves over training, Michel et al., Figure 5), otherwise only the last.
     With a `teacher`, the loss is shared with the divergence from the teacher's answers (temperature as usual).
     With `gating`, the model has gates, which are trained too (Voita et al., Shim et al.). What `validate` finds after
-    each epoch is logged, and kept beside the checkpoints.
+    each epoch is logged, and kept beside the checkpoints. With `force`, checkpoints of another run there are removed.
     """
     task.check_training(examples)
     if teacher is not None and recipe.label_smoothing:
@@ -144,9 +147,12 @@ def finetune(
         if validate is not None:
             trainer.add_callback(validating(transformers, trainer, validate))
         if trainer.is_world_process_zero():
-            _claim(folder, _run_key(model, teacher, task, examples, recipe, gating))
+            _claim(folder, _run_key(model, teacher, task, examples, recipe, gating), force=force)
+            check_room(folder, 3 * sum(p.numel() * p.element_size() for p in model.parameters()), "a checkpoint")
+        with main_process_first():
+            last = newest_whole(folder) if resume else None
         with _attention_for(model, recipe):
-            trainer.train(resume_from_checkpoint=_last_checkpoint(folder) if resume else None)
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
     return model.eval()
 
 
@@ -238,13 +244,6 @@ def _attention_for(model: nn.Module, recipe: Recipe) -> Iterator[None]:
         model.set_attn_implementation(before)  # type: ignore[operator]
 
 
-def _last_checkpoint(folder: Path) -> str | None:
-    """The last checkpoint that is whole: a kill may come before it is."""
-    whole = [path for path in folder.glob("checkpoint-*") if (path / STATE).is_file()]
-    steps = {int(path.name.rpartition("-")[2]): path for path in whole if path.name.rpartition("-")[2].isdecimal()}
-    return str(steps[max(steps)]) if steps else None
-
-
 def _run_key(
     model: nn.Module, teacher: nn.Module | None, task: Task, examples: Examples, recipe: Recipe, gating: Gating | None
 ) -> str:
@@ -271,16 +270,21 @@ def _content(value: Any) -> bytes:
     return value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
 
 
-def _claim(folder: Path, key: str) -> None:
+def _claim(folder: Path, key: str, *, force: bool) -> None:
     """Checkpoints of another run must not be taken for this one's."""
     note = folder / "run.json"
     if note.is_file():
         if note.read_bytes() == json.dumps({"key": key}).encode():
             return
-        raise DataError(
-            f"'{folder}' holds checkpoints of a run with another model, other data or other settings. Choose another "
-            "--out, or remove that folder."
-        )
+        if not force:
+            raise DataError(
+                f"'{folder}' holds checkpoints of a run with another model, other data or other settings. Choose "
+                "another --out, or say --force to remove them."
+            )
+        for path in (*folder.glob("checkpoint-*"), *folder.glob("damaged-*")):
+            shutil.rmtree(path)
+        for path in folder.glob("*.jsonl"):  # what was seen meanwhile
+            path.unlink()
     write_text(note, json.dumps({"key": key}))
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from transformers import TrainerControl as Control
     from transformers import TrainerState as State
 
-STATE = "trainer_state.json"  # of a checkpoint, which is whole when it has one: the Trainer writes it last
 VALIDATION = "validation.jsonl"  # beside the checkpoints: what `validate` found after each epoch
 
 

@@ -81,7 +81,7 @@ def test_a_cluster_gives_what_one_process_gives_and_survives_the_death_of_a_node
     assert (summary.done, summary.failed) == (4, ())
     nodes = [node["NodeID"] for node in ray.nodes()]
     assert not [
-        path for path in Path(tempfile.gettempdir()).glob("headprune-ray-*") if path.name.endswith(tuple(nodes))
+        path for path in Path(tempfile.gettempdir()).glob("headprune-node-*") if path.name.endswith(tuple(nodes))
     ]
     for trial in (*first, last):
         here, there = (Store(tmp_path / name).get(trial.key()).result for name in ("here", "there"))
@@ -107,6 +107,26 @@ def test_a_cluster_gives_what_one_process_gives_and_survives_the_death_of_a_node
     begun = time.perf_counter()
     assert run_sweep(more, Store(tmp_path / "killed"), runner).known == 16
     assert time.perf_counter() - begun < 5
+
+
+def test_an_interrupted_driver_leaves_no_folders(cluster, tmp_path):
+    """Neither its own, with the trials that were under way, nor those of a driver that was killed before it."""
+    import tests.lab.experiments.slow_work  # noqa: F401
+
+    temporary = Path(tempfile.gettempdir())
+    (temporary / "headprune-node-of-a-dead-driver" / "trial-x").mkdir(parents=True)
+
+    def told(record):
+        raise KeyboardInterrupt
+
+    trials = [*trials_of(tmp_path, 1), *trials_of(tmp_path / "more", 7, seconds=20.0)]
+    (tmp_path / "more").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(trials, Store(tmp_path / "store"), RayRunner(modules=MODULES), told=told)
+    nodes = tuple(node["NodeID"] for node in ray.nodes())
+    left = [path.name for path in temporary.glob("headprune-*") if path.name.endswith((*nodes, "dead-driver"))]
+    assert not left
+    assert not list(temporary.glob("headprune-trial-*"))
 
 
 @pytest.mark.long

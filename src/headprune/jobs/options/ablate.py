@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Examples, Model, Option, Picture, Seed, Split, TaskOptions
+from headprune.jobs.options.base import Device, Examples, Force, Model, Option, Picture, Seed, Split, TaskOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class AblateOptions:
     ] = None
     choose_examples: Annotated[int, Option("A random part of so many examples to choose on.")] = 5000
     data: TaskOptions = TaskOptions()
+    force: Force = False
     seed: Seed = 0
     picture: Picture = "html"
     device: Device = "cpu"

@@ -46,6 +46,7 @@ Parts = Annotated[
     Option("What may go: attention heads, neurons of feed-forward parts, or both."),
 ]
 RemoteCode = Annotated[bool, Option("Run code that comes with the model. Off unless you ask for it.")]
+Force = Annotated[bool, Option("Write to --out whatever is there; a model there is replaced.")]
 Split = Annotated[str, Option("The part of the data to evaluate on.")]
 Examples = Annotated[int, Option("A random part of so many examples; 0 is all.")]
 

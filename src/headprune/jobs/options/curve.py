@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from headprune.errors import DataError
-from headprune.jobs.options.base import Device, Examples, Model, Option, Picture, Seed, Split, TaskOptions
+from headprune.jobs.options.base import Device, Examples, Force, Model, Option, Picture, Seed, Split, TaskOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,7 @@ class CurveOptions:
     split: Split = "dev"
     examples: Examples = 0
     data: TaskOptions = TaskOptions()
+    force: Force = False
     seed: Seed = 0
     picture: Picture = "html"
     device: Device = "cpu"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Option, Seed
+from headprune.jobs.options.base import Force, Option, Seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,4 +15,5 @@ class DemoOptions:
     train: Annotated[int, Option("Reviews to learn from.")] = 2400
     dev: Annotated[int, Option("Reviews to evaluate on.")] = 600
     epochs: Annotated[float, Option("Passes over the training data.")] = 2.0
+    force: Force = False
     seed: Seed = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Option, Picture
+from headprune.jobs.options.base import Device, Force, Option, Picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,5 +15,6 @@ class DiffOptions:
     after: Annotated[str, Option("The model after; it may be pruned.", is_argument=True)]
     out: Annotated[Path, Option("Folder for diff.json and its picture.")]
     reading: Annotated[str, Option("difference: |after - before|; magnitude: ||after| - |before||.")] = "difference"
+    force: Force = False
     picture: Picture = "html"
     device: Device = "cpu"

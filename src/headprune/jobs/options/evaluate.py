@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Examples, Model, Option, Seed, Split, TaskOptions
+from headprune.jobs.options.base import Device, Examples, Force, Model, Option, Seed, Split, TaskOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,5 +20,6 @@ class EvaluateOptions:
         None
     )
     data: TaskOptions = TaskOptions()
+    force: Force = False
     seed: Seed = 0
     device: Device = "cpu"

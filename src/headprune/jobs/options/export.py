@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Model, Option, RemoteCode
+from headprune.jobs.options.base import Device, Force, Model, Option, RemoteCode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,5 +22,6 @@ class ExportOptions:
         ),
     ] = "plain"
     int8: Annotated[bool, Option("onnx: with quantised weights, too.")] = False
+    force: Force = False
     device: Device = "cpu"
     trust_remote_code: RemoteCode = False

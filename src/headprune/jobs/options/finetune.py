@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Model, Option, Seed, TaskOptions
+from headprune.jobs.options.base import Device, Force, Model, Option, Seed, TaskOptions
 from headprune.jobs.options.training import Tests, TrainingOptions
 
 
@@ -21,5 +21,6 @@ class FinetuneOptions:
     test: Tests = None
     training: TrainingOptions = TrainingOptions(epochs=3.0, lr=2e-5)
     data: TaskOptions = TaskOptions()
+    force: Force = False
     seed: Seed = 42
     device: Device = "cpu"

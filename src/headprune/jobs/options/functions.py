@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Model, Option, Picture
+from headprune.jobs.options.base import Device, Force, Model, Option, Picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,5 +22,6 @@ class FunctionsOptions:
     sentences: Annotated[int, Option("Only so many sentences; 0 is all.")] = 0
     max_length: Annotated[int, Option("Tokens a sentence at most; longer ones are left out.")] = 128
     margin: Annotated[float, Option("How far above the best fixed offset a syntactic head must be.")] = 0.10
+    force: Force = False
     picture: Picture = "html"
     device: Device = "cpu"

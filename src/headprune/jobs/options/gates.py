@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from headprune.jobs.options.base import Device, Model, Option, Picture, Seed, TaskOptions
+from headprune.jobs.options.base import Device, Force, Model, Option, Picture, Seed, TaskOptions
 from headprune.jobs.options.training import Tests, TrainingOptions
 
 
@@ -51,6 +51,7 @@ class GatesOptions:
     test: Tests = None
     training: TrainingOptions = TrainingOptions(epochs=2.0, lr=2e-5)
     data: TaskOptions = TaskOptions()
+    force: Force = False
     seed: Seed = 42
     picture: Picture = "html"
     device: Device = "cpu"

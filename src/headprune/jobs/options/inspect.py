@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Model, Option, RemoteCode
+from headprune.jobs.options.base import Device, Force, Model, Option, RemoteCode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,5 +15,6 @@ class InspectOptions:
     out: Annotated[Path | None, Option("Folder for heads.json and heads.svg, the same as data and as a picture.")] = (
         None
     )
+    force: Force = False
     device: Device = "cpu"
     trust_remote_code: RemoteCode = False

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from headprune.errors import MaskError
-from headprune.jobs.options.base import Device, Model, Option, Parts, RemoteCode, Seed, TaskOptions
+from headprune.jobs.options.base import Device, Force, Model, Option, Parts, RemoteCode, Seed, TaskOptions
 from headprune.registry import known_name
 
 COUNTS = ("prune", "keep", "pattern")
@@ -137,6 +137,7 @@ class PruneOptions:
     empty_site: Annotated[str, Option("A site without heads: bias (keeps its output bias) or skip (adds nothing).")] = (
         "bias"
     )
+    force: Force = False
     seed: Seed = 0
     dry_run: Annotated[bool, Option("Only tell what would be removed.")] = False
     device: Device = "cpu"
@@ -144,6 +145,6 @@ class PruneOptions:
 
     def check(self) -> None:
         """What can be told without a model or data."""
-        if (self.out is None) == (not self.dry_run):
+        if self.out is None and not self.dry_run:
             raise MaskError("Say where the smaller model goes with --out, or ask for --dry-run.")
         self.choice.check()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Option
+from headprune.jobs.options.base import Force, Option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,4 +35,5 @@ class RunOptions:
         list[str] | None,
         Option("Send the results to tensorboard (OUT/tensorboard), mlflow or wandb, too; repeatable."),
     ] = None
+    force: Force = False
     device: Annotated[str | None, Option("Where trials compute; default cuda if they ask for GPUs, else cpu.")] = None

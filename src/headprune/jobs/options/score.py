@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Examples, Model, Option, Parts, Picture, Seed, TaskOptions
+from headprune.jobs.options.base import Device, Examples, Force, Model, Option, Parts, Picture, Seed, TaskOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class ScoreOptions:
         list[Path] | None, Option("Other scores of this model: do they see the same heads? Repeatable.")
     ] = None
     data: TaskOptions = TaskOptions(batch_size=16)
+    force: Force = False
     seed: Seed = 0
     picture: Picture = "html"
     device: Device = "cpu"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Option, Seed, TaskOptions
+from headprune.jobs.options.base import Device, Force, Option, Seed, TaskOptions
 from headprune.jobs.options.training import Tests, TrainingOptions
 
 PRESET_NAMES = "tiny, small (for a CPU), wikitext-103, text8 (Shim et al.'s)"
@@ -37,5 +37,6 @@ class TrainLmOptions:
     keep_checkpoints: Annotated[bool, Option("Keep every checkpoint, not only the last.")] = False
     training: TrainingOptions = TrainingOptions()
     data: TaskOptions = TaskOptions(task="stream-lm", batch_size=0, max_length=0)
+    force: Force = False
     seed: Seed = 42
     device: Device = "cpu"

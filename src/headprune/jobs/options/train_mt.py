@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Option, Seed, TaskOptions
+from headprune.jobs.options.base import Device, Force, Option, Seed, TaskOptions
 from headprune.jobs.options.training import Tests, TrainingOptions
 
 PRESET_NAMES = "tiny, quick, long (for a CPU), iwslt, base, large (the papers')"
@@ -32,5 +32,6 @@ class TrainMtOptions:
     keep_checkpoints: Annotated[bool, Option("Keep the checkpoint of every epoch (Michel et al., Figure 5).")] = False
     training: TrainingOptions = TrainingOptions()
     data: TaskOptions = TaskOptions(task="translation")
+    force: Force = False
     seed: Seed = 42
     device: Device = "cpu"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headprune.jobs.options.base import Device, Option, RemoteCode
+from headprune.jobs.options.base import Device, Force, Option, RemoteCode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,5 +18,6 @@ class VerifyOptions:
     every_type: Annotated[bool, Option("Moved to tools/families.", flags=("--all",), is_hidden=True)] = False
     workers: Annotated[int | None, Option("Moved to tools/families.", is_hidden=True)] = None
     limit: Annotated[float | None, Option("Moved to tools/families.", is_hidden=True)] = None
+    force: Force = False
     device: Device = "cpu"
     trust_remote_code: RemoteCode = False

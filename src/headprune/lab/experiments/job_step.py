@@ -31,7 +31,9 @@ def step_options(
     kind = find_options(params["command"])
     given = resolved({name: value for name, value in params["options"].items() if name != "json"}, places)
     known = {field.name for field in option_fields(kind)}
-    own = {name: value for name, value in (("out", str(out)), ("device", device)) if name in known}
+    # A trial's folder is its own: what an interrupted start of it left there is resumed or replaced.
+    every = (("out", str(out)), ("device", device), ("force", True))
+    own = {name: value for name, value in every if name in known}
     return parse(kind, resolved(params["arguments"], places), {**given, **own}, params["command"])
 
 

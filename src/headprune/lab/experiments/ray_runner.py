@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import secrets
 import shutil
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from headprune.lab.experiments.sweep import Sweep
 from headprune.lab.experiments.trial import Trial
 from headprune.lab.experiments.work import Needed, works
 
+FOLDERS = "headprune-node-"  # how folders of nodes begin, in their temporary directories
 RETRIES = 5  # of a task whose worker or node died
 TIDY_SECONDS = 10
 PATIENCE = 30.0  # seconds without a result before it is looked whether what waits can still be run
@@ -57,7 +60,7 @@ class RayRunner:
 
     def _run(self, ray: Any, sweep: Sweep) -> Iterator[Record]:
         self._check_room(ray)
-        session = f"headprune-ray-{secrets.token_hex(8)}"
+        session = f"{FOLDERS}{secrets.token_hex(8)}"
         packed = {known: ray.put(pack(path)) for known, path in sweep.inputs.items()}
         running: dict[Any, _Running] = {}
         try:
@@ -79,7 +82,7 @@ class RayRunner:
                 if not done:
                     self._move(ray, running)
         finally:
-            _tidy(ray, session)
+            _tidy(ray, session, list(running))
 
     def _room(self, ray: Any) -> int:
         """How many trials are worth handing out; nodes may come and go."""
@@ -176,7 +179,7 @@ def _on_worker(
     folder = _node_folder(session)
     places = {name: Needed(_placed(folder, key, found), result) for name, (key, result, found) in needs.items()}
     given = {known: _placed(folder, known, found) for known, found in inputs.items()}
-    with tempfile.TemporaryDirectory(prefix="headprune-trial-") as name:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="trial-") as name:  # tidied with the rest if this one is killed
         record = execute_trial(trial, Path(name) / "work", places, given, device)
         return record.to_dict(), pack(Path(name) / "work")
 
@@ -225,15 +228,52 @@ def _node_folder(session: str) -> Path:
     import ray
 
     folder = Path(tempfile.gettempdir()) / f"{session}-{ray.get_runtime_context().get_node_id()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    while not _is_held(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    for other in folder.parent.glob(f"{FOLDERS}*"):
+        if other != folder and not other.is_symlink():
+            _remove_abandoned(other)
     return folder
 
 
-def _tidy(ray: Any, session: str) -> None:
-    """Every node forgets what was unpacked there."""
+_held: dict[Path, int] = {}  # folders that this worker uses; the locks end with it
+
+
+def _is_held(folder: Path) -> bool:
+    """Let every worker see that this one uses a folder; False if it is not there (any more)."""
+    import fcntl
+
+    if folder in _held and folder.is_dir():
+        return True
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_SH)  # waits while somebody removes it
+        _held[folder] = handle
+        return os.fstat(handle).st_ino == folder.stat().st_ino
+    except OSError:
+        return False
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """What a killed driver left here, if no worker uses it any more."""
+    import fcntl
+
+    with contextlib.suppress(OSError):  # in use, or another user's
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(handle)
+
+
+def _tidy(ray: Any, session: str, running: list[Any]) -> None:
+    """Every node forgets what was unpacked there, and what trials that nobody waits for any more were writing."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     with contextlib.suppress(ray.exceptions.RayError):  # a node that is gone has nothing to tidy
+        for reference in running:
+            ray.cancel(reference, force=True)
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in ray.nodes() if node["Alive"]]
         forget = ray.remote(_forget)
         ways = {"num_cpus": 0, "max_retries": 0}
@@ -242,7 +282,13 @@ def _tidy(ray: Any, session: str) -> None:
 
 
 def _forget(session: str) -> None:
-    shutil.rmtree(_node_folder(session), ignore_errors=True)
+    """A worker that was stopped a moment ago may still have written something."""
+    folder = _node_folder(session)
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.05)
 
 
 def _nodes(ray: Any) -> list[Mapping[str, float]]:

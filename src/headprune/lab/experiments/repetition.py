@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import PresetError
 from headprune.jobs.job import Progress
 from headprune.jobs.options.run import RunOptions
@@ -95,7 +96,7 @@ def repeat(presets: Sequence[Preset], options: RunOptions, progress: Progress) -
     trials = [trial for _, found in planned for trial in found]
     if options.dry_run:
         return Planned(trials)
-    store = Store(options.out)
+    store = Store(open_out("run", options).path)
     with store.locked():
         note_runs(store, [one for one, _ in planned])
     keys = {trial.key() for trial in trials}
