@@ -161,7 +161,7 @@ def _section(entry: Entry, loading: str) -> str:
         "|---|---|---|---|",
     ]
     for site in heads:
-        gone = [head for head in range(site.original_num_heads) if head not in site.kept]
+        gone = sorted(set(range(site.original_num_heads)) - set(site.kept))
         shown = ", ".join(map(str, gone)) if gone else "none"
         lines.append(f"| {site.id} | {site.num_heads} | {site.original_num_heads} | {shown} |")
     if neurons:

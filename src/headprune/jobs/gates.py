@@ -15,7 +15,7 @@ from torch import nn
 from headprune.checkpoint.companions import copy_companions
 from headprune.checkpoint.load_model import check_writable
 from headprune.errors import FileFormatError, GateError, HeadpruneError
-from headprune.files import loads, write_text
+from headprune.files import bounded_text, loads, write_text
 from headprune.gates import Gates, Objective, attach_gates, gates_of
 from headprune.gates.trainer import choose_trainable_, read_trajectory
 from headprune.heads import HeadMap, HeadMask, canonical_component, heads_to_prune
@@ -176,7 +176,7 @@ def _removed(attached: Gates, keep: int | None, by: str, progress: Progress) -> 
 def finished(path: Path, asked: Mapping[str, Any]) -> GatedModel | None:
     """The result of an earlier run with the same settings. One with other settings is refused, not overwritten."""
     try:
-        stored = loads(path.read_text(encoding="utf-8"))
+        stored = loads(bounded_text(path))
     except (OSError, ValueError):
         return None
     if not isinstance(stored, dict) or stored.get("asked") != json.loads(json.dumps(asked)):

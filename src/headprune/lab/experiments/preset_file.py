@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from headprune import limits
 from headprune.errors import PresetError
 from headprune.jobs.job import job_names
 from headprune.jobs.options.base import OptionError
@@ -19,8 +20,6 @@ from headprune.lab.experiments.trial import Trial
 from headprune.lab.experiments.work import works
 from headprune.registry import hint
 
-MOST_TRIALS = 5000  # of one scale: a few values for each of a few parameters would make millions
-DEEPEST = 50  # lists and tables inside one another
 
 
 def read_preset(text: str, file: str, shared: Mapping[str, Any], *, is_old: bool = False) -> Preset:
@@ -56,8 +55,8 @@ def _check_sizes(value: Any, depth: int = 0) -> None:
     """TOML promises whole numbers of 64 bits; Python reads longer ones, and cannot write them."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("a whole number is larger than 64 bits")
-    if depth > DEEPEST:
-        raise ValueError(f"nested more than {DEEPEST} deep")
+    if depth > limits.DEEPEST:
+        raise ValueError(f"nested more than {limits.DEEPEST} deep")
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             _check_sizes(inner, depth + 1)
@@ -182,9 +181,9 @@ class _Reader:
         """Steps need only what comes before them; placeholders and values name what there is."""
         before: dict[str, Step] = {}
         trials = sum(step.count() * len(step.seeds or scale.seeds) for step in scale.steps)
-        if trials > MOST_TRIALS:
+        if trials > limits.TRIALS:
             raise PresetError(
-                f"{self.where('steps')}: {trials} trials; expected at most {MOST_TRIALS}. Cut it in parts."
+                f"{self.where('steps')}: {trials} trials; expected at most {limits.TRIALS}. Cut it in parts."
             )
         for step in scale.steps:
             if step.name in before or step.name in scale.inputs:

@@ -139,5 +139,6 @@ def _marks(subject: Subject, sites: Sequence[str], kept: Mapping[str, Sequence[i
     found = []
     for site in sites:
         every = range(subject.sites[site])
-        found.append([int(head in kept.get(site, every)) for head in every])
+        left = set(kept.get(site, every))
+        found.append([int(head in left) for head in every])
     return found
