@@ -74,6 +74,14 @@ def writable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def markdown_text(text: object) -> str:
+    """Text that comes from files stays text, on one line: nothing in it is markup."""
+    words = str(text)
+    for mark in "\\`*_<>[]|":
+        words = words.replace(mark, f"\\{mark}")
+    return " ".join(words.split())
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a whole file or leave the old one: never half a file under the final name."""
     target = Path(path)

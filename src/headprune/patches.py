@@ -263,9 +263,8 @@ def torch_threads(carried: Callable[[Method], Method]) -> Iterator[None]:
 
     Why: a new thread and those of autograd know nothing of the context (contextvars) that they work for.
     """
-    from torch.utils import checkpoint
-
-    replicas = importlib.import_module("torch.nn.parallel.data_parallel")  # as an attribute, a function of that name
+    checkpoint: Any = importlib.import_module("torch.utils.checkpoint")
+    replicas: Any = importlib.import_module("torch.nn.parallel.data_parallel")  # as an attribute, a function
 
     def change() -> Callable[[], None]:
         apply, frame, function = replicas.parallel_apply, checkpoint._CheckpointFrame, checkpoint.CheckpointFunction

@@ -83,7 +83,7 @@ def pruned_entry(data: bytes, folder: Path) -> object:
     """config.headprune on the empty skeleton, and on a model card."""
     value = _value(data)
     _built("headprune", value)
-    return model_card(value) if isinstance(value, dict) else None
+    return model_card(value, "", "") if isinstance(value, dict) else None
 
 
 @target("tree", share=0.6, seconds=20)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
+from headprune import limits
 from headprune.errors import CheckpointError
+from headprune.files import check_inside, open_regular
 
 # What a model folder holds besides the files that saving the pruned model writes anew.
 TRAINED = ("finetune.json", "train-mt.json", "train-lm.json", "training_args.bin", "trainer_state.json")
 RESULT = "prune.json"
 RESULTS = (*TRAINED, "evaluation.json", RESULT)
+CARD = "README.md"
+TEXTS = (".json", ".jsonl", ".txt", ".md", ".model", ".jinja", ".yaml", ".yml", ".csv", ".tsv")
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")
 
 
@@ -33,28 +39,72 @@ def copy_companions(source: Path, target: Path) -> None:
     if not source.is_dir():
         _save_tokenizer(str(source), target)
         return
-    for path in sorted(source.rglob("*")):
-        relative = path.relative_to(source)
-        weights_of_model = len(relative.parts) == 1 and path.name.endswith(WEIGHTS)
-        hidden = any(part.startswith(".") for part in relative.parts)
-        if path.is_dir() or weights_of_model or hidden or path.suffix == ".py" or (target / relative).exists():
-            continue
-        if relative.name in RESULTS or relative.parts[0] == "checkpoints":
-            continue  # what training left beside the model
-        if path.resolve().is_relative_to(target.resolve()):
+    for path in _companions(source):
+        copied = target / path.relative_to(source)
+        if copied.exists() or path.resolve().is_relative_to(target.resolve()):
             continue  # the target lies inside the source
-        (target / relative).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target / relative)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        _copy(path, copied, source)
+
+
+def check_companions(source: Path) -> None:
+    """Before the work: everything that will be copied beside the new model may be."""
+    for path in (*_companions(source), source / CARD) if source.is_dir() else ():
+        if path.is_symlink() or path.exists():
+            _opened(path, source).close()
+
+
+def _companions(source: Path) -> list[Path]:
+    """What lies beside the weights and is neither theirs nor a result; never more than a folder can mean to have."""
+    found: list[Path] = []
+    for folder, inner, names in _walk(source):
+        inner[:] = [name for name in inner if not name.startswith(".") and (folder, name) != (source, "checkpoints")]
+        for name in names:
+            weights = folder == source and name.endswith(WEIGHTS)
+            if not weights and not name.startswith(".") and not name.endswith(".py") and name not in RESULTS:
+                found.append(folder / name)
+        if len(found) > limits.COMPANIONS:
+            raise CheckpointError(
+                f"'{source}' has more than {limits.COMPANIONS} files beside its weights: is it the folder of a model?"
+            )
+    return sorted(found)
+
+
+def _walk(source: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Folders with what is in them; links to folders are not followed."""
+    for folder, inner, names in os.walk(source):
+        yield Path(folder), inner, names
+
+
+def _opened(path: Path, source: Path) -> BinaryIO:
+    """A file of a model folder, which may come from anybody: no link out of it (but into its own hub cache), no device,
+    no pipe, and of a size that such files have."""
+    whole = source.resolve()
+    cache = [folder.parent / "blobs" for folder in (whole, *whole.parents) if folder.name == "snapshots"]
+    text = path.suffix in TEXTS or not path.suffix
+    try:
+        check_inside(path, whole, *cache)
+        return open_regular(path, limits.TEXT_BYTES if text else limits.COMPANION_BYTES)
+    except OSError as error:
+        raise CheckpointError(
+            f"'{path.relative_to(source)}' cannot be copied beside the new model: {error}. Remove it from '{source}', "
+            "or put an ordinary file in its place."
+        ) from error
+
+
+def _copy(path: Path, target: Path, source: Path) -> None:
+    with _opened(path, source) as file, target.open("wb") as copied:
+        shutil.copyfileobj(file, copied)
 
 
 @contextmanager
 def kept_card(source: Path, target: Path) -> Iterator[None]:
     """The source's model card is there while saving adds what was removed; taken away again if saving fails."""
-    card, copied = source / "README.md", False
+    card, copied = source / CARD, False
     was_there = target.exists()
     if card.is_file() and not (target / "README.md").exists():
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(card, target / "README.md")
+        _copy(card, target / CARD, source)
         copied = True
     try:
         yield

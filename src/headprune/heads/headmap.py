@@ -328,7 +328,9 @@ def head_lists(value: object, what: str) -> dict[str, list[int]]:
     lists: dict[str, list[int]] = {}
     for site, heads in value.items():
         if not isinstance(heads, list | tuple) or not all(type(h) is int and h >= 0 for h in heads):
-            raise FileFormatError(f"{what}: '{site}' has {str(heads)[:80]}, expected a list of head indices counted from 0.")
+            raise FileFormatError(
+                f"{what}: '{site}' has {str(heads)[:80]}, expected a list of head indices counted from 0."
+            )
         lists[str(site)] = list(heads)
     return lists
 

@@ -1,7 +1,7 @@
 """Who a hook is for: the block of code that put it there, in its own context (thread, task); and who has a model alone.
 
-Torch runs parts of a block in threads of its own: the replicas of DataParallel, and what gradient checkpointing computes
-again in the backward pass. What they run carries the scopes of the context that asked for it.
+Torch runs parts of a block in threads of its own: the replicas of DataParallel, and what gradient checkpointing
+computes again in the backward pass. What they run carries the scopes of the context that asked for it.
 """
 
 from __future__ import annotations

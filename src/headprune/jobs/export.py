@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headprune.checkpoint.companions import copy_companions, kept_card
+from headprune.checkpoint.companions import check_companions, copy_companions, kept_card
 from headprune.checkpoint.export import export as export_model
 from headprune.checkpoint.exports import exports
 from headprune.checkpoint.load_model import check_writable, load_model
@@ -34,6 +34,7 @@ def export(options: ExportOptions, progress: Progress = SILENT) -> Exported:
     """Write a pruned model so that it loads without headprune."""
     source, out, kind = Path(options.model), options.out, options.kind
     check_writable(out, None if kind == "onnx" else options.model)  # an ONNX file may lie beside the weights
+    check_companions(Path(options.model))
     weights = exports[kind].weights  # an unknown one is told before a model is loaded
     model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
     with kept_card(source, out):

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from headprune.checkpoint.companions import copy_companions
+from headprune.checkpoint.companions import check_companions, copy_companions
 from headprune.checkpoint.load_model import check_writable
 from headprune.errors import FileFormatError, GateError, HeadpruneError
 from headprune.files import bounded_text, loads, write_text
@@ -50,6 +50,7 @@ class _Setting:
 def gates(options: GatesOptions, progress: Progress = SILENT) -> GatesResult:
     """Train gates on the heads of a converged model, prune what they close, and save it. Runs resume."""
     check_writable(options.out)
+    check_companions(Path(options.model))
     settings = [_Setting("lambda", weight) for weight in options.weights or ()]
     settings += [_Setting("keep", amount(text)) for text in options.keep or ()]
     if not settings:

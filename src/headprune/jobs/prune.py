@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 from torch import nn
 
 from headprune.budgets import Budget, Selection, budgets, find_mask, select
-from headprune.checkpoint.companions import RESULT, check_replaceable, copy_companions, kept_card
+from headprune.checkpoint.companions import RESULT, check_companions, check_replaceable, copy_companions, kept_card
 from headprune.checkpoint.load_model import check_writable, load_model
 from headprune.cost.measurement import sized_example
 from headprune.errors import MaskError
@@ -99,6 +99,7 @@ def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult:
         recoveries[repair]  # a hint for a wrong name, before anything is done
     if options.out is not None:
         check_writable(options.out, options.model)
+        check_companions(Path(options.model))
         check_replaceable(options.out)
     with progress.steps(4) as step:
         step("loading the model")

@@ -21,7 +21,6 @@ from headprune.lab.experiments.work import works
 from headprune.registry import hint
 
 
-
 def read_preset(text: str, file: str, shared: Mapping[str, Any], *, is_old: bool = False) -> Preset:
     """A preset from the text of a file; what is wrong with it is told with the line. `shared` are steps by scale. One
     that was run already (`is_old`) need not be one that can be run: its options may be those of another version."""
