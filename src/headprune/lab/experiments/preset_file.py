@@ -10,8 +10,8 @@ from typing import Any
 
 from headprune import limits
 from headprune.errors import PresetError
-from headprune.jobs.job import job_names
-from headprune.jobs.options.base import OptionError
+from headprune.jobs.job import find_options, job_names
+from headprune.jobs.options.base import OptionError, check_step
 from headprune.lab.experiments.expand import UnclearNeedError, trials_of
 from headprune.lab.experiments.job_step import step_options
 from headprune.lab.experiments.placeholders import names_in
@@ -21,7 +21,9 @@ from headprune.lab.experiments.work import works
 from headprune.registry import hint
 
 
-def read_preset(text: str, file: str, shared: Mapping[str, Any], *, is_old: bool = False) -> Preset:
+def read_preset(
+    text: str, file: str, shared: Mapping[str, Any], *, is_old: bool = False, trusted: bool = False
+) -> Preset:
     """A preset from the text of a file; what is wrong with it is told with the line. `shared` are steps by scale. One
     that was run already (`is_old`) need not be one that can be run: its options may be those of another version."""
     try:
@@ -46,7 +48,7 @@ def read_preset(text: str, file: str, shared: Mapping[str, Any], *, is_old: bool
         except UnclearNeedError as error:
             raise PresetError(f"{reader.where('name', error.step)}: {error}") from error
         for trial in trials if not is_old else ():
-            reader.check_work(trial)
+            reader.check_work(trial, trusted=trusted)
     return preset
 
 
@@ -213,7 +215,7 @@ class _Reader:
                         f"{hint(name, names)}"
                     )
 
-    def check_work(self, trial: Trial) -> None:
+    def check_work(self, trial: Trial, *, trusted: bool) -> None:
         """There is such a job or work, and the job takes what it is given."""
         if trial.work != "command":
             if trial.work not in works:
@@ -225,6 +227,13 @@ class _Reader:
             place = self.where("command", trial.kind)
             raise PresetError(f"{place}: no job called '{trial.kind}'. {hint(trial.kind, job_names())}")
         try:
+            check_step(
+                find_options(trial.kind),
+                trial.params["arguments"],
+                trial.params["options"],
+                trial.kind,
+                trusted=trusted,
+            )
             step_options(trial.params, {})
         except OptionError as error:
             raise PresetError(f"{self.where(error.option or 'command', step=trial.step)}: {error}") from error
