@@ -8,7 +8,7 @@ from headprune.errors import PresetError
 from headprune.jobs.job import find_options, job_names
 from headprune.jobs.options.base import OptionError, check_step, option_fields
 from headprune.lab.experiments.library import find_preset
-from tests.command import command
+from tests.command import call
 
 PRESET = """name = "mine"
 study = "s"
@@ -36,8 +36,8 @@ def test_code_of_a_checkpoint_runs_only_if_the_person_says_so(tmp_path):
         find_preset(asking)
     assert find_preset(asking, trusted=True).name == "mine"
     with pytest.raises(PresetError, match="--trust-remote-code"):
-        command("run", asking, "--dry-run")
-    assert "prune" in command("run", asking, "--dry-run", "--trust-remote-code")
+        call("run", asking, "--dry-run")
+    assert "prune" in call("run", asking, "--dry-run", "--trust-remote-code")
     find_preset(preset(tmp_path, "prune", '["m"]', '{prune = "50%", "trust-remote-code" = false}'))
 
 
