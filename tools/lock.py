@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
 WITHOUT_HASH = ("torch",)
-HEAD = """# Made by `make lock` from constraints.txt: do not edit. Install torch by its version first, then this file with
+HEAD = """# Made by `make lock` from constraints.txt: do not edit. Install torch by its version first, then this file:
 # pip install --no-deps --require-hashes -r requirements-dev.txt
 """
 
