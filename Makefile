@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-browser test-oldest test-slow nightly leaderboard-models check bench bench-peers \
-  fuzz soak docs results release clean
+  fuzz soak docs results release lock clean
 
 help:
 	@echo "make demo       install and run the main job on a small real model"
@@ -22,6 +22,7 @@ help:
 	@echo "make soak       two hours of sweeps with random kills (MINUTES=120)"
 	@echo "make docs       pages from the code, then the site in site/"
 	@echo "make results    docs/results/*.md from the stored figures"
+	@echo "make lock       requirements-dev.txt: the versions of constraints.txt with their hashes"
 	@echo "make release    wheel and sdist, built twice and compared, with checks, licences and SBOM, in dist/"
 
 $(BIN)/python:
@@ -34,9 +35,16 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[demo]'
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/demo.stamp
-	$(PIP) -e '.[dev]'
-	@touch $@
+# The rest by hash; headprune itself last, from here, with nothing left to fetch.
+$(VENV)/dev.stamp: pyproject.toml requirements-dev.txt | $(BIN)/python
+	$(PIP) torch==2.13.0
+	$(PIP) --no-deps --require-hashes -r requirements-dev.txt
+	$(PIP) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check
+	@touch $@ $(VENV)/demo.stamp
+
+lock: install
+	$(BIN)/python tools/lock.py
 
 install: $(VENV)/dev.stamp
 

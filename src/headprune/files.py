@@ -7,11 +7,13 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from headprune import limits
 from headprune.errors import FileFormatError, HeadpruneError
 
 SCHEMA = 1
@@ -26,22 +28,19 @@ def dump(kind: str, content: Mapping[str, Any]) -> str:
     return json.dumps(labelled(kind, content), indent=1, allow_nan=False)
 
 
-DEEPEST = 100  # lists and tables inside one another
-
-
 def loads(text: str) -> Any:
     """JSON from a file that anybody may have touched: a ValueError for what is none, or is nested without end."""
     try:
         content = json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-    if text.count("[") + text.count("{") > DEEPEST:
+    if text.count("[") + text.count("{") > limits.DEEPEST:
         level = [content]
-        for _ in range(DEEPEST):
+        for _ in range(limits.DEEPEST):
             inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
             level = [value for values in inner for value in values]
         if level:
-            raise ValueError(f"nested more than {DEEPEST} deep")
+            raise ValueError(f"nested more than {limits.DEEPEST} deep")
     return content
 
 
@@ -74,6 +73,14 @@ _UMASK = _umask()  # asked once, while there is one thread: asking sets it
 def writable(text: str) -> str:
     """Half a surrogate pair may come from the JSON of a file and is no text: shown as it was written there."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def markdown_text(text: object) -> str:
+    """Text that comes from files stays text, on one line: nothing in it is markup."""
+    words = str(text)
+    for mark in "\\`*_<>[]|":
+        words = words.replace(mark, f"\\{mark}")
+    return " ".join(words.split())
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
@@ -114,12 +121,41 @@ def disk_trouble(error: BaseException | None) -> str | None:
     return None
 
 
+def open_regular(path: Path, most: int) -> BinaryIO:
+    """An ordinary file of at most so many bytes, opened; an OSError for a pipe or a device, which may never end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(f"'{path}' is a folder")
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"'{path}' is no ordinary file but a device, a pipe or a socket")
+        if found.st_size > most:
+            raise OSError(f"'{path}' has {found.st_size} bytes; expected at most {most}")
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def bounded_text(path: Path, most: int = limits.JSON_BYTES) -> str:
+    """The text of an ordinary file that may have come from anywhere; an OSError or a UnicodeDecodeError otherwise."""
+    with open_regular(path, most) as file:
+        return file.read(most).decode("utf-8")
+
+
+def check_inside(path: Path, *folders: Path) -> None:
+    """An OSError for a link that leads out of the folders: what it leads to was not meant to be shown or copied."""
+    if path.is_symlink() and not any(path.resolve().is_relative_to(folder.resolve()) for folder in folders):
+        raise OSError(f"'{path}' is a link that leads out of its folder")
+
+
 def read_text(path: Path, kind: str) -> str:
     """The text of a file of some kind; the folder that a command wrote stands for the file of that kind in it."""
     if path.is_dir() and (path / f"{kind}.json").is_file():
         path = path / f"{kind}.json"
     try:
-        return path.read_text(encoding="utf-8")
+        return bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"The {kind} file '{path}' cannot be read: {error}.") from error
 
@@ -133,7 +169,7 @@ class WorkParts:
     def get(self, name: str) -> Any:
         """What was kept under a name; None if nothing was, or if it belongs to other work."""
         try:
-            content = load("part", self._path(name).read_text(encoding="utf-8"))
+            content = load("part", bounded_text(self._path(name)))
         except (OSError, UnicodeDecodeError, HeadpruneError):
             return None
         return content.get("value") if content.get("key") == self.key else None
@@ -163,7 +199,7 @@ def note_step(path: Path, entry: Mapping[str, Any]) -> None:
 def noted_steps(path: Path) -> list[dict[str, Any]]:
     """What was noted, by step; of steps that were done again after an interruption, the last."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = bounded_text(path).splitlines()
     except (OSError, UnicodeDecodeError):
         return []
     entries: dict[int, dict[str, Any]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 import torch
@@ -34,6 +34,9 @@ def masked(
     original head (or per position, `(batch, positions, heads)`). Sites that are not named stay as they are. Gradients
     reach tensors given as numbers; with gradient checkpointing, run the backward pass inside the block too.
 
+    A mask holds in the thread (or task) that opened the block, and in threads that torch starts for it; others run the
+    model as it is, or under masks of their own.
+
     `empty_site="skip"` also silences the output bias of a site whose heads are all masked (Budhraja et al.).
     Works under any attention implementation, nested (factors multiply), and with `torch.compile`, at the price of a
     recompilation on entering and leaving. `heads` saves looking for them if you have just done so.
@@ -44,14 +47,20 @@ def masked(
         ...     logits = model(**batches[0]).logits
     """
     model = unwrapped(model)
-    if heads is None:
-        heads = find_heads(model, neurons=_names_neurons(mask))
     if empty_site not in ("bias", "skip"):
         raise MaskError(f"empty_site is {empty_site!r}; expected 'bias' or 'skip'.")
-    factors = _mask_factors(mask, heads) if isinstance(mask, HeadMask) else _number_factors(mask, heads)
-    if not factors:
+    with ExitStack() as block:
+        with hooks.settled():  # no other thread prunes it between looking for heads and masking them
+            if heads is None:
+                heads = find_heads(model, neurons=_names_neurons(mask))
+            factors = _mask_factors(mask, heads) if isinstance(mask, HeadMask) else _number_factors(mask, heads)
+            if factors:
+                block.enter_context(_hooked(model, heads, factors, silence=empty_site == "skip"))
         yield model
-        return
+
+
+@contextmanager
+def _hooked(model: nn.Module, heads: HeadMap, factors: Mapping[str, Tensor], *, silence: bool) -> Iterator[None]:
     with hooks.fresh_compilation(model), hooks.called_projections(model):
         outputs = {site: model.get_submodule(heads[site].output) for site in factors}
         by_module = {
@@ -60,17 +69,15 @@ def masked(
         silent = [
             outputs[site]
             for site, factor in factors.items()
-            if empty_site == "skip" and not factor.requires_grad and not bool(factor.any())
+            if silence and not factor.requires_grad and not bool(factor.any())
         ]
         with hooks.scaled_inputs(by_module), hooks.silent_outputs(silent):
-            yield model
+            yield
 
 
-def is_masked(model: nn.Module) -> bool:
-    """Whether a `masked` block is open on this model or a part of it."""
-    return any(
-        isinstance(hook, hooks.HeadFactor) for module in model.modules() for hook in module._forward_pre_hooks.values()
-    )
+def is_masked(model: nn.Module, *, anywhere: bool = False) -> bool:
+    """Whether a `masked` block is open on this model or a part of it: here, or in any thread."""
+    return any(anywhere or hook.scope.is_here for hook in hooks.scoped_hooks(model, hooks.HeadFactor))
 
 
 def _mask_factors(mask: HeadMask, heads: HeadMap) -> dict[str, Tensor]:

@@ -220,7 +220,7 @@ class _WhileNeeded:
                     self.undo()
 
 
-_attention_lookup, _fast_path = _WhileNeeded(), _WhileNeeded()
+_attention_lookup, _fast_path, _torch_threads = _WhileNeeded(), _WhileNeeded(), _WhileNeeded()
 
 
 @patch(
@@ -269,6 +269,44 @@ def no_multihead_fast_path() -> Iterator[None]:
         return lambda: torch.backends.mha.set_fastpath_enabled(was)
 
     with _fast_path.made(change):
+        yield
+
+
+@patch("torch.nn.parallel.data_parallel:parallel_apply", "modules", since="torch 2.0")
+@patch("torch.utils.checkpoint:_CheckpointFrame.__init__", "self", "recompute_fn", since="torch 2.1")
+@patch("torch.utils.checkpoint:CheckpointFunction.forward", "ctx", "run_function", since="torch 2.0")
+@contextmanager
+def torch_threads(carried: Callable[[Method], Method]) -> Iterator[None]:
+    """What torch will run in threads of its own is given to `carried` first, in the thread that asks for it, until the
+    last block ends: replicas of DataParallel, and what gradient checkpointing computes again (in either form).
+
+    Why: a new thread and those of autograd know nothing of the context (contextvars) that they work for.
+    """
+    checkpoint: Any = importlib.import_module("torch.utils.checkpoint")
+    replicas: Any = importlib.import_module("torch.nn.parallel.data_parallel")  # as an attribute, a function
+
+    def change() -> Callable[[], None]:
+        apply, frame, function = replicas.parallel_apply, checkpoint._CheckpointFrame, checkpoint.CheckpointFunction
+        made, forward = frame.__init__, function.forward
+
+        def parallel_apply(modules: Sequence[Method], *args: Any, **kwargs: Any) -> list[Any]:
+            found: list[Any] = apply([carried(module) for module in modules], *args, **kwargs)
+            return found
+
+        def __init__(self: object, recompute_fn: Method, *args: object, **kwargs: object) -> None:  # noqa: N807
+            made(self, carried(recompute_fn), *args, **kwargs)
+
+        def forwarded(ctx: object, run_function: Method, *args: object) -> object:
+            return forward(ctx, carried(run_function), *args)
+
+        replicas.parallel_apply, frame.__init__, function.forward = parallel_apply, __init__, staticmethod(forwarded)
+
+        def undo() -> None:
+            replicas.parallel_apply, frame.__init__, function.forward = apply, made, staticmethod(forward)
+
+        return undo
+
+    with _torch_threads.made(change):
         yield
 
 

@@ -295,6 +295,8 @@ def test_a_report_of_a_stored_run_has_the_stored_figures(place):
     assert told.pop("problems") == []
     assert MARK in told["summary"][0]
     told["summary"] = [one.replace(MARK, "") for one in told["summary"]]
+    assert told["summary"][1].startswith("No way of choosing heads stayed within one point")  # 0.1.0 said too much
+    told["summary"][1] = stored["summary"][1]
     assert {**told, "pages": stored["pages"]} == near(stored)
     found = (place / "report.md").read_text().replace(MARK, "").splitlines()
     rows = [line for line in (DATA / "run" / "report.md").read_text().splitlines() if line.startswith("|")]

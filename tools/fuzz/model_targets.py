@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import copy
 import json
+import os
 import shutil
 import tempfile
 from functools import cache
@@ -20,6 +21,7 @@ import torch
 from tools.fuzz.targets import heads, target
 
 import headprune as hp
+from headprune.checkpoint.companions import check_companions, new_model_folder
 from headprune.checkpoint.save import model_card
 from headprune.errors import FileFormatError, HeadpruneError
 from headprune.files import write_text
@@ -83,7 +85,7 @@ def pruned_entry(data: bytes, folder: Path) -> object:
     """config.headprune on the empty skeleton, and on a model card."""
     value = _value(data)
     _built("headprune", value)
-    return model_card(value) if isinstance(value, dict) else None
+    return model_card(value, "", "") if isinstance(value, dict) else None
 
 
 @target("tree", share=0.6, seconds=20)
@@ -171,3 +173,46 @@ def finished_gates(data: bytes, folder: Path) -> object:
     if found is None or len(data) % 16:  # pictures take a third of a second
         return found
     return gates_job.draw_gates([found, found], folder, "html")
+
+
+SECRET = b"a secret that lies outside"
+KINDS = ("file", "link-out", "link-in", "link-cache", "link-gone", "device", "pipe", "sparse", "folder", "link-folder")
+
+
+@target("tree", share=0.5, seconds=5)
+def model_folder(data: bytes, folder: Path) -> object:
+    """A folder with whatever somebody put beside the weights, `{name: kind}`: nothing from outside is copied."""
+    asked = _value(data)
+    source, blobs = folder / "models--a--b" / "snapshots" / "c", folder / "models--a--b" / "blobs"
+    source.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "0").write_text("words")
+    (folder / "secret").write_bytes(SECRET)
+    for name, kind in asked.items() if isinstance(asked, dict) else ():
+        place = source / "".join(c for c in str(name)[:40] if c.isalnum() or c in "._-").lstrip(".")
+        if place != source and not place.is_symlink() and not place.exists():
+            _put(place, KINDS.index(kind) if kind in KINDS else 0, folder)
+    try:
+        check_companions(source)
+        with new_model_folder(folder / "small", source):
+            pass
+    finally:
+        for copied in (folder / "small").rglob("*"):
+            assert not copied.is_symlink()
+            assert not copied.is_file() or SECRET not in copied.read_bytes()
+    return None
+
+
+def _put(place: Path, kind: int, folder: Path) -> None:
+    leads = {1: folder / "secret", 2: place.parent, 3: folder / "models--a--b" / "blobs" / "0", 4: folder / "no",
+             5: Path("/dev/zero"), 9: folder}  # fmt: skip
+    if kind in leads:
+        place.symlink_to(leads[kind])
+    elif kind == 6:
+        os.mkfifo(place)
+    elif kind == 8:
+        place.mkdir()
+    else:
+        place.write_text("text")
+        if kind == 7:
+            os.truncate(place, 1 << 40)

@@ -84,7 +84,8 @@ class Watch:
                 writes = bool((flags or 0) & WRITING) or (isinstance(mode, str) and any(c in mode for c in "wax+"))
                 self._place(path, "write" if writes else "read")
         elif event in MOVING:
-            for path in [one for one in arguments if isinstance(one, str | bytes | os.PathLike)]:
+            touched = arguments[1:] if event == "os.symlink" else arguments  # a link touches nothing but its own place
+            for path in [one for one in touched if isinstance(one, str | bytes | os.PathLike)]:
                 self._place(path, event)
         elif event.startswith(RUNNING) and not (event == "marshal.loads" and _is_import(sys._getframe(1))):
             self.seen.append(f"{event}: {str(arguments)[:200]}")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from headprune.errors import CheckpointError, HeadpruneError, MaskError
-from headprune.files import loads
+from headprune.files import bounded_text, loads
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.types import Config
 
@@ -43,7 +43,7 @@ def read(model_or_config: object) -> Entry | None:
 
 def stored_entry(folder: Path, name: str) -> Entry | None:
     """An entry of the config in a folder; a file that cannot be understood is an OSError or a ValueError."""
-    entry: object = loads((folder / "config.json").read_text(encoding="utf-8")).get(name)
+    entry: object = loads(bounded_text(folder / "config.json")).get(name)
     if not isinstance(entry, dict | None):
         raise ValueError(f"'{name}' is {type(entry).__name__}")
     return entry
@@ -185,7 +185,7 @@ def note_pruned_heads(config: Config, heads: HeadMap) -> None:
     """Keep v4's entry of a config true, where there is one and it can be told."""
     if getattr(config, V4_ENTRY, None) is not None and has_plain_layers(heads):
         gone = {
-            layer: [head for head in range(site.original_num_heads) if head not in site.kept]
+            layer: sorted(set(range(site.original_num_heads)) - set(site.kept))
             for layer, site in sites_by_layer(heads).items()
             if site.num_heads < site.original_num_heads
         }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from headprune import limits
 from headprune.checkpoint import config_entry, gated, v4
 from headprune.checkpoint.config_entry import GATES_ENTRY, V4_ENTRY, Entry, note_pruned_heads
 from headprune.checkpoint.exchange import finish_interrupted
@@ -20,7 +21,7 @@ from headprune.errors import CheckpointError, HeadpruneError
 from headprune.heads import Site
 from headprune.hooks import JOINED_HEADS
 from headprune.surgery.apply import apply_, untie_removed_
-from headprune.surgery.edits import MOST, Edits
+from headprune.surgery.edits import Edits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,7 +38,9 @@ def restore_(model: nn.Module) -> None:
         setattr(config, config_entry.ENTRY, old)  # as it said itself, and whoever has it says
     entry = config_entry.read(model)
     if entry is not None:
-        apply_(model, _checked_edits(entry, model), stored=True)
+        most = max(limits.SMALL_MODEL, 4 * _size(model))  # `model` may be a part of what was pruned
+        _check_amounts(entry, most)
+        apply_(model, _checked_edits(entry, most), stored=True)
         untie_removed_(model)
         for site in config_entry.recorded_heads(entry):
             place = config_entry.find_module(model, site.path)
@@ -99,10 +102,29 @@ def _has_entry(stored: Entry) -> bool:
     )
 
 
-def _checked_edits(entry: Entry, model: nn.Module) -> Edits:
+def _size(model: nn.Module) -> int:
+    """All dimensions of all weights: no site has more heads than its projections have channels."""
+    return sum(sum(tensor.shape) for tensor in (*model.parameters(), *model.buffers()))
+
+
+def _check_amounts(entry: Entry, most: int) -> None:
+    """Before any loop over heads: the model is large enough to have so many."""
+    try:
+        sites = [site["original_num_heads"] for site in entry["heads"]["sites"]]
+    except (KeyError, TypeError):
+        return  # reading it tells what is wrong
+    total = sum(number for number in sites if type(number) is int)
+    if len(sites) + total <= most:
+        return
+    raise CheckpointError(
+        f"The config's 'headprune' entry tells of {len(sites)} sites with {total} heads or neurons; a model of "
+        f"this size has at most {most}. The entry was edited or damaged: save the pruned model again."
+    )
+
+
+def _checked_edits(entry: Entry, most: int) -> Edits:
     """The edits of a config, if they agree with the heads that it says are left."""
-    sizes = sum(sum(tensor.shape) for tensor in (*model.parameters(), *model.buffers()))
-    edits = Edits.from_dict(entry.get("edits"), most=max(MOST, 4 * sizes))  # `model` may be a part of what was pruned
+    edits = Edits.from_dict(entry.get("edits"), most=most)
     for site in config_entry.recorded_heads(entry):
         if not _output_agrees(edits, site) or not _other_edits_agree(edits, site):
             raise CheckpointError(

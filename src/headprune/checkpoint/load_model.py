@@ -70,6 +70,23 @@ def model_class(config: Config) -> Any:
     return transformers.AutoModel
 
 
+def auto_classes(kind: type) -> list[str]:
+    """The Auto classes that make a class; none if it only has the name of one of the library's."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    name = kind.__name__
+    if getattr(transformers, name, None) is not kind:
+        return []
+    found = []
+    for auto, cls in vars(modeling_auto).items():
+        if auto.startswith("AutoModel"):
+            names = getattr(cls._model_mapping, "_model_mapping", {})  # of configs -> of classes, nothing is imported
+            made = [one for value in dict(names).values() for one in ([value] if isinstance(value, str) else value)]
+            found += [auto] if name in made else []
+    return found
+
+
 def quiet_transformers() -> None:
     """Loading reports and progress bars of transformers would drown ours, unless somebody looks for a fault."""
     import transformers

@@ -11,7 +11,9 @@ from torch import nn
 from headprune.checkpoint import config_entry, gated
 from headprune.checkpoint.config_entry import GATES_ENTRY, Entry, recorded_heads
 from headprune.checkpoint.exchange import exchange, finish_interrupted
+from headprune.checkpoint.load_model import auto_classes
 from headprune.errors import CheckpointError, FileFormatError, HeadpruneError
+from headprune.files import markdown_text
 from headprune.heads.headmap import NEURONS, SiteName, head_lists
 from headprune.hooks import is_gated
 from headprune.masking import is_masked
@@ -57,7 +59,9 @@ def save_pretrained(
         if kwargs.get("push_to_hub"):
             return original(model, save_directory, *args, **kwargs)
         save_beside(
-            target, lambda folder: original(model, folder, *args, **kwargs), lambda before: model_card(entry, before)
+            target,
+            lambda folder: original(model, folder, *args, **kwargs),
+            lambda before: model_card(entry, before, _loading(model)),
         )
     except HeadpruneError:
         raise
@@ -96,17 +100,23 @@ def stale(names: list[str], target: Path) -> list[str]:
 
 
 BEGIN, END = "<!-- headprune: begin -->", "<!-- headprune: end -->"
-LOADING = """Load it with the ordinary call, after importing headprune (without it, loading stops with an error):
+
+
+def _loading(model: nn.Module) -> str:
+    """The call that loads a model in the class that it was saved from."""
+    made = sorted(auto_classes(type(model)), key=lambda auto: auto == "AutoModelForPreTraining")  # a last resort
+    name = (made or [type(model).__name__])[0]
+    return f"""Load it with the ordinary call, after importing headprune (without it, loading stops with an error):
 
 ```python
 import headprune
-from transformers import AutoModel
+from transformers import {name}
 
-model = AutoModel.from_pretrained("path/to/this/folder")
+model = {name}.from_pretrained("path/to/this/folder")
 ```"""
 
 
-def model_card(entry: Entry, before: str = "", *, loading: str = LOADING) -> str:
+def model_card(entry: Entry, before: str, loading: str) -> str:
     """The card `before` with our section put in, or replaced if it is there already; `loading` is what it takes."""
     section = f"{BEGIN}\n{_section(entry, loading)}\n{END}"
     if BEGIN in before and END in before:
@@ -130,9 +140,9 @@ def _section(entry: Entry, loading: str) -> str:
         "|---|---|---|---|",
     ]
     for site in heads:
-        gone = [head for head in range(site.original_num_heads) if head not in site.kept]
+        gone = sorted(set(range(site.original_num_heads)) - set(site.kept))
         shown = ", ".join(map(str, gone)) if gone else "none"
-        lines.append(f"| {site.id} | {site.num_heads} | {site.original_num_heads} | {shown} |")
+        lines.append(f"| {markdown_text(site.id)} | {site.num_heads} | {site.original_num_heads} | {shown} |")
     if neurons:
         lines += [
             "",
@@ -141,16 +151,16 @@ def _section(entry: Entry, loading: str) -> str:
             "| site | neurons left | of |",
             "|---|---|---|",
         ]
-        lines += [f"| {site.id} | {site.num_heads} | {site.original_num_heads} |" for site in neurons]
+        lines += [f"| {markdown_text(site.id)} | {site.num_heads} | {site.original_num_heads} |" for site in neurons]
     lines += ["", "How they were chosen:", ""]
     history = entry.get("history", [])
     if not isinstance(history, list) or not all(isinstance(step, dict) for step in history):
         raise FileFormatError(f"The config's history is {str(history)[:60]}; expected a list of tables, one a pruning.")
     for number, step in enumerate(history, 1):
         removed = _removed(head_lists(step.get("removed", {}), "The config's history, 'removed'"))
-        how = step.get("by") or "a mask given by the user"
-        on = f", on {step['on']}" if step.get("on") else ""
-        repaired = f"; repaired without training by {step['recovered']}" if step.get("recovered") else ""
+        how = markdown_text(step.get("by") or "") or "a mask given by the user"
+        on = f", on {markdown_text(step['on'])}" if step.get("on") else ""
+        repaired = f"; repaired without training by {markdown_text(step['recovered'])}" if step.get("recovered") else ""
         lines.append(f"{number}. {removed} by {how}{on}{repaired}")
     lines += ["", loading]
     return "\n".join(lines)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headprune import files
+from headprune import files, limits
 from headprune.errors import FileFormatError, UnknownNameError
 from headprune.registry import hint
-
-LARGEST = 1 << 20  # channels of one block, all heads together: more than any model has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,25 +73,29 @@ class Site:
                 raise FileFormatError(f"A site's {name} is {values[name]!r}, expected text.")
         if values["tower"] is not None and not isinstance(values["tower"], str):
             raise FileFormatError(f"Site {values['id']!r}: tower is {values['tower']!r}, expected text or null.")
-        if values["original_num_heads"] * max(1, values["head_dim"]) > LARGEST:
-            raise FileFormatError(
-                f"Site {values['id']!r}: {values['original_num_heads']} heads of {values['head_dim']} channels; "
-                f"expected at most {LARGEST} channels."
-            )
         if values["component"] not in COMPONENTS:
             raise FileFormatError(
                 f"Site {values['id']!r}: component is {values['component']!r}, expected one of {COMPONENTS}."
             )
+        most = limits.NEURONS if values["component"] == NEURONS else limits.HEADS
+        heads, channels = values["original_num_heads"], values["original_num_heads"] * max(1, values["head_dim"])
+        if heads > most or channels > limits.NEURONS:
+            raise FileFormatError(
+                f"Site {values['id']!r}: {heads} heads of {values['head_dim']} channels; expected at most {most} heads "
+                f"and {limits.NEURONS} channels."
+            )
+        for name, size in (("kept", heads), ("groups", heads), ("layers", limits.LAYERS)):
+            if isinstance(values[name], list | tuple) and len(values[name]) > size:
+                raise FileFormatError(f"Site {values['id']!r}: {name} has {len(values[name])} entries, at most {size}.")
         lists = head_lists({"kept": values["kept"], "layers": values["layers"]}, f"site {values['id']}")
-        if values["component"] == NEURONS and not values["groups"] and isinstance(values["kept"], list | tuple):
-            values["groups"] = [[neuron] for neuron in values["kept"]]
+        alone = values["component"] == NEURONS and values["groups"] in ([], ())
         if not isinstance(values["groups"], list | tuple):
             raise FileFormatError(f"Site {values['id']!r}: groups is {values['groups']!r}, expected lists of heads.")
         groups = head_lists({str(i): g for i, g in enumerate(values["groups"])}, f"groups of {values['id']}")
         values |= {
             "kept": tuple(lists["kept"]),
             "layers": tuple(lists["layers"]),
-            "groups": tuple(tuple(group) for group in groups.values()),
+            "groups": tuple((neuron,) for neuron in lists["kept"]) if alone else tuple(map(tuple, groups.values())),
         }
         site = cls(**values)
         if len(set(site.kept)) != site.num_heads or any(head >= site.original_num_heads for head in site.kept):
@@ -100,7 +103,7 @@ class Site:
                 f"Site '{site.id}' keeps {list(site.kept)}: expected {site.num_heads} different heads "
                 f"below {site.original_num_heads}."
             )
-        if sorted(head for group in site.groups for head in group) != sorted(site.kept):
+        if not alone and sorted(head for group in site.groups for head in group) != sorted(site.kept):
             raise FileFormatError(f"Site '{site.id}': its groups {site.groups} do not hold exactly its heads.")
         return site
 
@@ -123,9 +126,9 @@ class HeadMap:
     def __init__(
         self, sites: tuple[Site, ...] = (), *, skipped: tuple[Skipped, ...] = (), model_type: str = ""
     ) -> None:
-        towers = list(dict.fromkeys(site.tower for site in sites))
+        towers = {tower: place for place, tower in enumerate(dict.fromkeys(site.tower for site in sites))}
         self._sites = tuple(
-            sorted(sites, key=lambda s: (towers.index(s.tower), COMPONENTS.index(s.component), s.layer, s.id))
+            sorted(sites, key=lambda s: (towers[s.tower], COMPONENTS.index(s.component), s.layer, s.id))
         )
         self._by_id = {site.id: site for site in self._sites}
         self.skipped = skipped
@@ -230,11 +233,13 @@ class HeadMap:
             )
         except (TypeError, KeyError) as error:
             raise FileFormatError("A skipped block of a head map has a path and a reason.") from error
-        return cls(
-            tuple(Site.from_dict(site) for site in sites),
-            skipped=left_alone,
-            model_type=str(content.get("model_type", "")),
-        )
+        check_heads((site.get("original_num_heads") for site in sites if isinstance(site, Mapping)), len(sites))
+        read = tuple(Site.from_dict(site) for site in sites)
+        for name, values in (("id", [s.id for s in read]), ("output projection", [s.output for s in read])):
+            if len(set(values)) < len(values):
+                twice = next(value for value, count in Counter(values).items() if count > 1)
+                raise FileFormatError(f"Two sites of a head map have the {name} '{twice[:80]}'; expected one.")
+        return cls(read, skipped=left_alone, model_type=str(content.get("model_type", "")))
 
     def to_json(self) -> str:
         return files.dump("heads", self.to_dict())
@@ -323,13 +328,27 @@ def head_lists(value: object, what: str) -> dict[str, list[int]]:
     lists: dict[str, list[int]] = {}
     for site, heads in value.items():
         if not isinstance(heads, list | tuple) or not all(type(h) is int and h >= 0 for h in heads):
-            raise FileFormatError(f"{what}: '{site}' has {heads!r}, expected a list of head indices counted from 0.")
+            raise FileFormatError(
+                f"{what}: '{site}' has {str(heads)[:80]}, expected a list of head indices counted from 0."
+            )
         lists[str(site)] = list(heads)
     return lists
 
 
+def check_heads(numbers: Iterable[object], sites: int, what: str = "A head map") -> None:
+    """Before any loop over heads: no more sites, and heads in all, than a model has."""
+    total = sum(number for number in numbers if type(number) is int) if sites <= limits.SITES else 0
+    if sites > limits.SITES or total > limits.ALL_HEADS:
+        raise FileFormatError(
+            f"{what}: {sites} sites{f' with {total} heads' if total else ''}; expected at most {limits.SITES} with "
+            f"{limits.ALL_HEADS}."
+        )
+
+
 def counts(value: object, what: str) -> dict[str, int]:
     """A checked `{site id: number of heads}`."""
+    if isinstance(value, Mapping):
+        check_heads(value.values(), len(value), what)
     if not isinstance(value, Mapping) or not all(type(n) is int and n >= 0 for n in value.values()):
-        raise FileFormatError(f"{what}: expected a table of site id to number of heads, found {value!r}.")
+        raise FileFormatError(f"{what}: expected a table of site id to number of heads, found {str(value)[:80]}.")
     return {str(site): n for site, n in value.items()}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from headprune import files
 from headprune.errors import FileFormatError, MaskError, UnknownNameError
-from headprune.heads.headmap import HeadId, HeadMap, Site, SiteName, canonical_component
+from headprune.heads.headmap import HeadId, HeadMap, Site, SiteName, canonical_component, check_heads
 from headprune.heads.mask import HeadMask, Unit, heads_to_prune
 from headprune.registry import hint
 
@@ -212,6 +212,7 @@ def _is_number(value: object) -> bool:
 def _rows(value: object, name: str) -> dict[str, Row]:
     if not isinstance(value, Mapping):
         raise FileFormatError(f"Scores: '{name}' must be a table of site id to one number (or null) per head.")
+    check_heads((len(row) for row in value.values() if isinstance(row, list)), len(value), f"Scores, '{name}'")
     rows: dict[str, Row] = {}
     for site, row in value.items():
         if not isinstance(row, list | tuple) or not all(x is None or _is_number(x) for x in row):

@@ -33,6 +33,7 @@ from headprune.hooks.persistent import (
 )
 from headprune.hooks.relevance import relevance_rules
 from headprune.hooks.replay import Recording, recorded, replayed
+from headprune.hooks.scope import alone_with, scoped_hooks, settled
 from headprune.hooks.tracing import AttentionEvent, Call, SavedCall, Watch, recorded_attention, watched
 from headprune.hooks.unfused_attention import (
     FORMS,
@@ -60,6 +61,7 @@ __all__ = [
     "StopForward",
     "Watch",
     "Width",
+    "alone_with",
     "arguments_sliced_by",
     "called_projections",
     "captured_input",
@@ -80,6 +82,8 @@ __all__ = [
     "relevance_rules",
     "replayed",
     "scaled_inputs",
+    "scoped_hooks",
+    "settled",
     "silent_outputs",
     "slice_arguments_",
     "ungate_projections_",

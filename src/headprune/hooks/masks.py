@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from headprune import patches
 from headprune.errors import MaskError
+from headprune.hooks.scope import own_scope
 from headprune.hooks.unfused_attention import called_projections, keep_open_, let_close_
 from headprune.types import Args, Function
 
@@ -24,13 +26,6 @@ class HeadFactor:
     name: str  # of the site, for messages
     factor: Tensor  # (heads,), (batch, heads) or (batch, positions, heads)
     batch_axis: int = 0  # which dimension of the projection's input is the batch
-
-    def __reduce__(self) -> NoReturn:
-        """Neither `copy.deepcopy` nor `torch.save` of a model gets past this."""
-        raise MaskError(
-            "The model is inside a `masked` block: a copy or a file of it would stay masked for ever. Leave the block "
-            "first."
-        )
 
     def __call__(self, module: nn.Module, args: Args) -> Args:
         inputs = args[0]  # (..., heads * width)
@@ -58,28 +53,20 @@ class HeadFactor:
 
 @contextmanager
 def scaled_inputs(factors: Mapping[nn.Module, HeadFactor]) -> Iterator[None]:
-    """Multiply each head's slice of a projection's input by its factor until the block ends."""
-    handles = []
-    try:
+    """Multiply each head's slice of a projection's input by its factor until the block ends, in its context."""
+    with own_scope(alters=True) as scope:
         for module, factor in factors.items():
-            handles.append(module.register_forward_pre_hook(factor))
+            scope.before(module, factor)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
 def silent_outputs(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Let these modules answer zero until the block ends."""
-    handles = []
-    try:
+    """Let these modules answer zero until the block ends, in its context."""
+    with own_scope(alters=True) as scope:
         for module in modules:
-            handles.append(module.register_forward_hook(lambda module, args, output: torch.zeros_like(output)))
+            scope.after(module, lambda module, args, output: torch.zeros_like(output))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -117,11 +104,9 @@ def captured_input(module: nn.Module) -> Iterator[list[Tensor]]:
     def keep(module: nn.Module, args: Args) -> None:
         seen.append(args[0])
 
-    handle = module.register_forward_pre_hook(keep)
-    try:
+    with own_scope() as scope:
+        scope.before(module, keep)
         yield seen
-    finally:
-        handle.remove()
 
 
 @contextmanager
@@ -132,11 +117,9 @@ def captured_output(module: nn.Module) -> Iterator[list[Tensor]]:
     def keep(module: nn.Module, args: Args, output: Tensor) -> None:
         seen.append(output)
 
-    handle = module.register_forward_hook(keep)
-    try:
+    with own_scope() as scope:
+        scope.after(module, keep)
         yield seen
-    finally:
-        handle.remove()
 
 
 @contextmanager
@@ -155,15 +138,10 @@ def captured_inputs(model: nn.Module, modules: Mapping[str, nn.Module]) -> Itera
 
         return hook
 
-    handles = []
-    try:
-        with called_projections(model):
-            for name, module in modules.items():
-                handles.append(module.register_forward_pre_hook(keep(name)))
-            yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+    with called_projections(model), own_scope() as scope:
+        for name, module in modules.items():
+            scope.before(module, keep(name))
+        yield seen
 
 
 class StopForward(Exception):  # noqa: N818  # not an error: enough was heard
@@ -182,15 +160,10 @@ def heard_inputs(
 
         return hook
 
-    handles = []
-    try:
-        with called_projections(model):
-            for name, module in modules.items():
-                handles.append(module.register_forward_pre_hook(hear(name)))
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    with called_projections(model), own_scope() as scope:
+        for name, module in modules.items():
+            scope.before(module, hear(name))
+        yield
 
 
 class GateSource(Protocol):
@@ -207,10 +180,10 @@ class HeadGate:
     """Before an output projection: multiply its heads. A class, not a closure, so that copies of a model copy it."""
 
     def __init__(self, source: GateSource, site: str) -> None:
-        self.source, self.site, self.paused = source, site, False
+        self.source, self.site = source, site
 
     def __call__(self, module: nn.Module, args: Args) -> Args | None:
-        if self.paused:
+        if not torch.compiler.is_compiling() and _paused.get():
             return None
         return HeadFactor(self.site, self.source.value(self.site))(module, args)
 
@@ -254,22 +227,18 @@ def ungate_projections_(model: nn.Module) -> None:
         let_close_(module)
 
 
+_paused: ContextVar[bool] = ContextVar("headprune_paused_gates", default=False)
+
+
 @contextmanager
-def paused_gates(model: nn.Module) -> Iterator[None]:
-    """The model as if it had no gates: a closed gate would hide which weights belong to its head."""
-    found = [
-        hook
-        for module in model.modules()
-        for hook in module._forward_pre_hooks.values()
-        if isinstance(hook, HeadGate) and not hook.paused
-    ]
-    for hook in found:
-        hook.paused = True
+def paused_gates() -> Iterator[None]:
+    """In this context, models as if they had no gates: a closed gate would hide which weights belong to its head."""
+    before = _paused.get()
+    _paused.set(True)
     try:
         yield
     finally:
-        for hook in found:
-            hook.paused = False
+        _paused.set(before)
 
 
 def is_gated(model: nn.Module) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -154,20 +155,29 @@ class _Following(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Running(threading.local):
+    """The blocks that a thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.modes: list[_Following] = []
+
+
+_running = _Running()
+
+
 @dataclass
 class FollowWidth:
     """A pair of hooks around a block's forward."""
 
     width: Width
-    active: list[_Following] = field(default_factory=list)
 
     def enter(self, module: nn.Module, args: Args) -> None:
         mode = _Following(self.width)
         mode.__enter__()  # type: ignore[no-untyped-call]
-        self.active.append(mode)
+        _running.modes.append(mode)
 
     def leave(self, module: nn.Module, args: Args, output: object) -> None:
-        self.active.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        _running.modes.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 def follow_width_(module: nn.Module, width: Width) -> Callable[[], None]:

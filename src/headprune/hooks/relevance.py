@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from headprune.hooks.scope import own_scope, settled
 from headprune.types import Args, Function, Kwargs
 
 TINY = 1e-12
@@ -286,7 +287,6 @@ def relevance_rules(model: nn.Module, *, alpha: float = 0.5) -> Iterator[list[Te
                 continue
             if isinstance(found, nn.Module):
                 seen[id(found)] = found
-    handles = [found.register_forward_hook(embed) for found in seen.values()]
     rules = _Rules(alpha, inputs)
 
     def enter(module: nn.Module, args: Args) -> None:
@@ -298,20 +298,21 @@ def relevance_rules(model: nn.Module, *, alpha: float = 0.5) -> Iterator[list[Te
             return output
         return _apply(_HandOn, args[0], output, 1.0)
 
-    for part in model.modules():
-        if not any(True for _ in part.children()) and not any(True for _ in part.parameters(recurse=False)):
-            handles.append(part.register_forward_pre_hook(enter))  # an activation, whatever it computes inside
-            handles.append(part.register_forward_hook(leave, always_call=True))
     config = getattr(model, "config", None)
     before = getattr(config, "_attn_implementation", None)
     set_attention = getattr(model, "set_attn_implementation", None) if before not in (None, "eager") else None
     try:
         if set_attention is not None:
             set_attention("eager")
-        with torch.enable_grad(), rules:
-            yield inputs
+        with settled(), own_scope() as scope:
+            for found in seen.values():
+                scope.after(found, embed)
+            for part in model.modules():
+                if not any(True for _ in part.children()) and not any(True for _ in part.parameters(recurse=False)):
+                    scope.before(part, enter)  # an activation, whatever it computes inside
+                    scope.after(part, leave, always_call=True)
+            with torch.enable_grad(), rules:
+                yield inputs
     finally:
-        for handle in handles:
-            handle.remove()
         if set_attention is not None:
             set_attention(before)

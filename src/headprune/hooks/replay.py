@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from headprune.hooks.scope import own_scope, settled
 from headprune.hooks.tracing import wrapped_attention
 from headprune.hooks.unfused_attention import called_projections
 from headprune.types import Args, Function
@@ -127,16 +128,11 @@ def recorded(model: nn.Module) -> Iterator[Recording]:
     def leave(module: nn.Module, args: Args, output: object) -> None:
         recording.leave(output)
 
-    handles = []
-    try:
-        with called_projections(model), wrapped_attention(_recorder(recording)):
-            for module in model.modules():
-                handles.append(module.register_forward_pre_hook(enter, prepend=True))
-                handles.append(module.register_forward_hook(leave))
-            yield recording
-    finally:
-        for handle in handles:
-            handle.remove()
+    with called_projections(model), wrapped_attention(_recorder(recording)), own_scope() as scope:
+        for module in model.modules():
+            scope.before(module, enter, prepend=True)
+            scope.after(module, leave)
+        yield recording
 
 
 def _recorder(recording: Recording) -> Function:
@@ -166,7 +162,7 @@ def replayed(model: nn.Module, recording: Recording, projection: nn.Module) -> I
 
     def answering(module: nn.Module, forward: Function) -> Function:
         def answer(*args: object, **kwargs: object) -> object:
-            found = next_answer((module, False))
+            found = next_answer((module, False)) if scope.is_here else _NOTHING
             return forward(*args, **kwargs) if found is _NOTHING else found
 
         return answer
@@ -175,21 +171,20 @@ def replayed(model: nn.Module, recording: Recording, projection: nn.Module) -> I
         found = next_answer((module, True))
         return function(module, *args, **kwargs) if found is _NOTHING else found
 
-    handle = model.register_forward_pre_hook(restart)
-    try:
-        with called_projections(model), wrapped_attention(attention):
+    with settled(), called_projections(model), wrapped_attention(attention), own_scope() as scope:
+        scope.before(model, restart)
+        try:
             for module, is_attention in known:
                 if not is_attention:
                     patched.append((module, vars(module).get("forward")))
                     module.forward = answering(module, module.forward)
             yield
-    finally:
-        handle.remove()
-        for module, before in reversed(patched):
-            if before is None:
-                del module.forward
-            else:
-                module.forward = before
+        finally:
+            for module, before in reversed(patched):
+                if before is None:
+                    del module.forward
+                else:
+                    module.forward = before
 
 
 _NOTHING = object()

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headprune import patches
-from headprune.hooks.masks import HeadFactor
 from headprune.hooks.multihead import SlicedMultihead
+from headprune.hooks.scope import outside_scopes, own_scope, settled
 from headprune.hooks.unfused_attention import called_projections
 from headprune.types import Args, Function, Kwargs
 
@@ -177,33 +177,14 @@ def _last_dimension(result: Tensor, args: Args, kwargs: Kwargs) -> bool:
 @contextmanager
 def watched(model: nn.Module) -> Iterator[Watch]:
     """Record every module call and every softmax attention of the forward passes inside the block."""
-    handles = []
-    with called_projections(model):
+    with called_projections(model), outside_scopes():  # without masks, also inside a `masked` block
         watch = Watch({module: path for path, module in model.named_modules()})
         operations = _AttentionOperations(watch)
-        try:
-            with _unscaled(model), wrapped_attention(_noting(operations)), operations:
-                for module in watch.paths:
-                    handles.append(module.register_forward_pre_hook(watch.enter, with_kwargs=True, prepend=True))
-                    handles.append(module.register_forward_hook(watch.leave, with_kwargs=True))
-                yield watch
-        finally:
-            for handle in handles:
-                handle.remove()
-
-
-@contextmanager
-def _unscaled(model: nn.Module) -> Iterator[None]:
-    """Look at the model as it is without masks, also inside a `masked` block."""
-    paused = []
-    for module in model.modules():
-        hooks = module._forward_pre_hooks
-        paused += [(hooks, key, hooks.pop(key)) for key in list(hooks) if isinstance(hooks[key], HeadFactor)]
-    try:
-        yield
-    finally:
-        for hooks, key, factor in paused:
-            hooks[key] = factor
+        with wrapped_attention(_noting(operations)), operations, own_scope() as scope:
+            for module in watch.paths:
+                scope.before(module, watch.enter, with_kwargs=True, prepend=True)
+                scope.after(module, watch.leave, with_kwargs=True)
+            yield watch
 
 
 def _noting(operations: _AttentionOperations) -> Function:
@@ -252,7 +233,6 @@ def recorded_attention(model: Any, blocks: Mapping[str, str]) -> Iterator[dict[s
     """
     maps: dict[str, Tensor] = {}
     inside: list[str] = []
-    handles = []
 
     def enter(name: str) -> Function:
         return lambda module, args: inside.append(name)
@@ -276,15 +256,12 @@ def recorded_attention(model: Any, blocks: Mapping[str, str]) -> Iterator[dict[s
     try:
         if switch:
             model.set_attn_implementation("eager")
-        for name, path in blocks.items():
-            module = model.get_submodule(path)
-            handles.append(module.register_forward_pre_hook(enter(name)))
-            handles.append(module.register_forward_hook(leave, always_call=True))
-        with wrapped_attention(reported), _MapRecorder(keep):
+        with settled(), wrapped_attention(reported), _MapRecorder(keep), own_scope() as scope:
+            for name, path in blocks.items():
+                scope.before(model.get_submodule(path), enter(name))
+                scope.after(model.get_submodule(path), leave, always_call=True)
             yield maps
     finally:
-        for handle in handles:
-            handle.remove()
         if switch:
             model.set_attn_implementation(before)
 

@@ -144,7 +144,10 @@ class UnfusedBareOutput(Unfused):
 
     def __call__(self, h: Tensor, attn_vec: Tensor, residual: bool = True) -> Tensor:
         module = self.module
-        output = module.dropout(module.heads_joined(attn_vec.flatten(-2)))  # (length, batch, width)
+        joined = getattr(module, JOINED_HEADS, None) or JoinedHeads(
+            module
+        )  # gone: another thread's block ended just now
+        output = module.dropout(joined(attn_vec.flatten(-2)))  # (length, batch, width)
         normed: Tensor = module.layer_norm(output + h if residual else output)
         return normed
 

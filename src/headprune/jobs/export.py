@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headprune.checkpoint.companions import new_model_folder
+from headprune.checkpoint.companions import check_companions, new_model_folder
 from headprune.checkpoint.export import export as export_model
 from headprune.checkpoint.exports import exports
 from headprune.checkpoint.load_model import load_model
@@ -37,6 +37,7 @@ def export(options: ExportOptions, progress: Progress = SILENT) -> Exported:
     weights = exports[kind].weights  # an unknown one is told before a model is loaded
     out = open_out("export", options, holds_model=True, beside=kind == "onnx")  # it may lie beside the weights
     if not out.is_finished:
+        check_companions(Path(options.model))
         model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
         with new_model_folder(out.path, Path(options.model)) as new:
             export_model(model, new, kind, int8=options.int8)

@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import nn
 
-from headprune.checkpoint.companions import new_model_folder
+from headprune.checkpoint.companions import check_companions, new_model_folder
 from headprune.checkpoint.out_folder import open_out
 from headprune.errors import FileFormatError, GateError, HeadpruneError
-from headprune.files import loads, write_text
+from headprune.files import bounded_text, loads, write_text
 from headprune.gates import Gates, Objective, attach_gates, gates_of
 from headprune.gates.trainer import choose_trainable_, read_trajectory
 from headprune.heads import HeadMap, HeadMask, canonical_component, heads_to_prune
@@ -50,6 +50,7 @@ class _Setting:
 def gates(options: GatesOptions, progress: Progress = SILENT) -> GatesResult:
     """Train gates on the heads of a converged model, prune what they close, and save it. Runs resume."""
     open_out("gates", options)
+    check_companions(Path(options.model))
     settings = [_Setting("lambda", weight) for weight in options.weights or ()]
     settings += [_Setting("keep", amount(text)) for text in options.keep or ()]
     if not settings:
@@ -177,7 +178,7 @@ def finished(path: Path, asked: Mapping[str, Any], *, force: bool = False) -> Ga
     """The result of an earlier run with the same settings. One with other settings is refused, not overwritten, unless
     that was asked for."""
     try:
-        stored = loads(path.read_text(encoding="utf-8"))
+        stored = loads(bounded_text(path))
     except (OSError, ValueError):
         return None
     if not isinstance(stored, dict) or stored.get("asked") != json.loads(json.dumps(asked)):

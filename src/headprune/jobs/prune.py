@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 from torch import nn
 
 from headprune.budgets import Budget, Selection, budgets, find_mask, select
-from headprune.checkpoint.companions import RESULT, new_model_folder
+from headprune.checkpoint.companions import RESULT, check_companions, new_model_folder
 from headprune.checkpoint.load_model import load_model
 from headprune.checkpoint.out_folder import OutFolder, check_room, open_out
 from headprune.cost.measurement import sized_example
@@ -102,6 +102,8 @@ def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult:
     if out is not None and out.is_finished:
         told = f"'{out.path}' was made by this very command and is kept; --force makes it anew"
         return replace(from_plain(PruneResult, out.kept(RESULT)), text=told)
+    if out is not None:
+        check_companions(Path(options.model))
     with progress.steps(4) as step:
         step("loading the model")
         model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)

@@ -90,7 +90,7 @@ def run(options: RunOptions, progress: Progress = SILENT) -> Result:
         raise PresetError("Which preset? `headprune run --list` shows all.")
     if options.copy:
         return _copied(options.names)
-    presets = [find_preset(name) for name in options.names]
+    presets = [find_preset(name, trusted=options.trust_remote_code) for name in options.names]
     if len({preset.name for preset in presets}) < len(presets):
         raise PresetError(f"Two presets have one name: {', '.join(p.name for p in presets)}. Give the copy another.")
     if options.show:

@@ -13,7 +13,7 @@ from headprune.checkpoint import config_entry
 from headprune.errors import ExampleError, UnsupportedModelError
 from headprune.heads import HeadMap, Site, Skipped
 from headprune.heads.headmap import NEURONS
-from headprune.hooks import paused_gates
+from headprune.hooks import alone_with, paused_gates, settled
 from headprune.structure.memory import ModelStructure, known_heads, known_structure, remember_structure
 from headprune.structure.neurons import FeedForward, find_feed_forward
 from headprune.structure.trace import AttentionBlock, attention_blocks, places_in_lists, traced_run
@@ -57,11 +57,12 @@ def find_parts(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap]:
 
 def model_structure(model: nn.Module, example: Batch | None = None, *, neurons: bool = False) -> ModelStructure:
     """The heads of a model and where they are in it; remembered as long as the model stays as it is."""
-    found = known_structure(model, example, neurons=neurons)
-    if found is None:
-        found = examined(model, example, neurons=neurons)
-        if found.heads:
-            remember_structure(model, found, example)
+    with settled():  # of two threads that ask, one examines
+        found = known_structure(model, example, neurons=neurons)
+        if found is None:
+            found = examined(model, example, neurons=neurons)
+            if found.heads:
+                remember_structure(model, found, example)
     return found
 
 
@@ -72,7 +73,7 @@ def examined(model: nn.Module, example: Batch | None = None, *, neurons: bool = 
             f"{type(model).__name__} has weights on the meta device (built empty, or offloaded): it cannot be run to "
             "find its heads. Load it into memory first, without offloading to disk."
         )
-    with paused_gates(model), traced_run(model, example) as traced:
+    with alone_with(model, "find_heads"), paused_gates(), traced_run(model, example) as traced:
         blocks, skipped = attention_blocks(traced)
         closed = [item.path for item in skipped if not _holds(item.path, _emptied_paths(model))]
         parts, without = find_feed_forward(traced, blocks, closed) if neurons else ([], [])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headprune.heads import HeadMap
+from headprune.hooks import JoinedHeads
 from headprune.structure.neurons import FeedForward
 from headprune.structure.trace import AttentionBlock
 from headprune.types import Batch
@@ -118,6 +119,8 @@ def _fingerprint(model: nn.Module) -> int:
     """Changes whenever a module or the shape, type or place of a weight does, or what computes attention."""
     parts: list[object] = []
     for name, module in model.named_modules():
+        if isinstance(module, JoinedHeads):
+            continue  # it comes and goes with blocks of code, of other threads, too
         weights = tuple((n, p.shape, p.dtype, p.device) for n, p in module._parameters.items() if p is not None)
         config = vars(module).get("config")
         parts.append((name, id(module), type(module), weights, getattr(config, "_attn_implementation", None)))

@@ -154,7 +154,6 @@ class Edits:
 
 
 LARGEST = 1 << 20  # entries of one dimension that is cut: more than any model has
-MOST = 1 << 22  # of all of them together, unless the model is a large one: less than what exhausts memory
 
 
 _TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments", "reshapes", "biases")

@@ -15,7 +15,7 @@ from headprune.checkpoint import config_entry
 from headprune.checkpoint.config_entry import note_pruned_heads
 from headprune.errors import MaskError, UnsupportedModelError, VerificationError
 from headprune.heads import HeadMap, HeadMask
-from headprune.hooks import is_gated, joined_heads
+from headprune.hooks import alone_with, is_gated, joined_heads
 from headprune.masking import EmptySite, is_masked
 from headprune.structure.find import examined, find_heads, model_structure, unwrapped
 from headprune.structure.memory import ModelStructure, known_structure, remember
@@ -95,7 +95,7 @@ def prune_with_report(
     model = unwrapped(model)
     mask = _checked_mask(mask, gqa, empty_site)
     repair = matching_repair(model, mask, empty_site, example)
-    with torch.inference_mode(False):
+    with alone_with(model, "prune_"), torch.inference_mode(False):
         pruning = _prune(model, mask, gqa, empty_site, verify, example, structure)
     if not pruning.journals:
         return pruning
@@ -124,11 +124,12 @@ def temporarily_pruned(
     example: Batch | None = None,
 ) -> Iterator[tuple[HeadMap, HeadMap]]:
     """The model pruned until the block ends; gives its heads before and now."""
-    pruning = _prune(model, _checked_mask(mask, gqa, empty_site), gqa, empty_site, False, example, None)
-    try:
-        yield pruning.before, pruning.after
-    finally:
-        pruning.undo()
+    with alone_with(model, "A trial pruning"):
+        pruning = _prune(model, _checked_mask(mask, gqa, empty_site), gqa, empty_site, False, example, None)
+        try:
+            yield pruning.before, pruning.after
+        finally:
+            pruning.undo()
 
 
 def _checked_mask(mask: HeadMask, gqa: Gqa | None, empty_site: EmptySite) -> HeadMask:
@@ -269,8 +270,10 @@ def write_record(
 
 def refuse_unfit_models(model: nn.Module) -> None:
     """Models that are something else at the moment: masked, gated, under an adapter, or partly elsewhere."""
-    if is_masked(model):
-        raise UnsupportedModelError("The model is inside a `masked` block. Leave the block, then prune.")
+    if is_masked(model, anywhere=True):
+        raise UnsupportedModelError(
+            "The model is inside a `masked` block, of this or another thread. Leave the block, then prune."
+        )
     if is_gated(model):
         raise UnsupportedModelError("The model has gates. gates.remove_() takes them off and prunes what they closed.")
     if any(hasattr(module, "base_layer") and hasattr(module, "merge") for module in model.modules()):

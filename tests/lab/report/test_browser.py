@@ -188,3 +188,19 @@ def _luminance(color):
         parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_script_that_somebody_put_into_the_page_does_not_run(browser, runs, tmp_path):
+    """Neither as an element nor as a handler: the policy knows the page's own scripts by their hashes."""
+    text = html_page(gather([runs]))
+    injected = "<script>window.injected = 1</script><img src=x onerror='window.injected = 2'>"
+    path = tmp_path / "injected.html"
+    path.write_text(text.replace("</main>", f"{injected}</main>", 1))
+    browser.get(path.as_uri())
+    assert browser.execute_script("return window.injected") is None
+    assert browser.find_elements("css selector", ".chart .main-svg"), "the page's own scripts run"
+    refused = [entry["message"] for entry in browser.get_log("browser")]
+    assert sum("Content Security Policy" in message for message in refused) >= 2
+    path.write_text(path.read_text().replace("Content-Security-Policy", "ignored"))
+    browser.get(path.as_uri())
+    assert browser.execute_script("return window.injected") is not None, "without the policy, it would run"

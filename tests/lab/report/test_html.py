@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import time
@@ -41,6 +43,18 @@ def test_the_page_needs_nothing_else(runs):
     ours = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
     assert "default-src 'none'" in page
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", ours)
+
+
+def test_the_policy_knows_every_script_by_its_hash(runs):
+    """No inline script is allowed but the page's own; no handler stands in an attribute."""
+    page = html_page(gather([runs]))
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)[1]
+    (allowed,) = re.findall(r"script-src (.*?);", policy)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert allowed.split() == [f"'sha256-{digest}'" for digest in digests]
+    assert len(digests) == 2
+    assert not re.search(r"<[^>]+\son\w+=", re.sub(r"<script.*?</script>", "", page, flags=re.S))
 
 
 def test_text_from_files_is_never_markup(runs, tmp_path):

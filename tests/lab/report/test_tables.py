@@ -41,9 +41,9 @@ def test_how_much_can_go_is_read_by_the_metric():
         points = tuple(Point(4 - i, i / 4, {1: (s,)}) for i, s in enumerate(scores))
         return Chart("x", metric, (Line("a", points),), **more)
 
-    assert chart("accuracy", 0.9, 0.895, 0.8, 0.7).most_within(1.0)[1].share == 0.25
+    assert chart("accuracy", 0.9, 0.895, 0.8, 0.7).most_within(1.0).point.share == 0.25
     assert chart("accuracy", 0.9, 0.85, 0.8, 0.9).most_within(1.0) is None
-    assert chart("perplexity", 20.0, 19.0, 30.0).most_within(1.0)[1].share == 0.25
+    assert chart("perplexity", 20.0, 19.0, 30.0).most_within(1.0).point.share == 0.25
     assert chart("accuracy", 0.9, 0.9, of_component=True).most_within(1.0) is None
 
 

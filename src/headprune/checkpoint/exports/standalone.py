@@ -10,6 +10,7 @@ from torch import nn
 
 from headprune.checkpoint import config_entry
 from headprune.checkpoint.exports.registry import exports
+from headprune.checkpoint.load_model import auto_classes
 from headprune.checkpoint.source_bundle import bundle
 from headprune.errors import UnsupportedModelError
 from headprune.files import write_text
@@ -55,7 +56,7 @@ def save_standalone(model: nn.Module, folder: Path, example: Batch | None) -> No
     name = type(model).__name__
     if config_entry.read(model) is None:
         raise UnsupportedModelError("No head of this model was removed: save it with save_pretrained.")
-    autos = _auto_classes(type(model))
+    autos = auto_classes(type(model))
     if not autos:
         raise UnsupportedModelError(
             f"{name} is not a class that transformers' Auto classes know (its module is {type(model).__module__}): a "
@@ -68,20 +69,3 @@ def save_standalone(model: nn.Module, folder: Path, example: Batch | None) -> No
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["auto_map"] = dict.fromkeys(autos, f"{MODULE}.{name}")
     write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
-
-
-def _auto_classes(kind: type) -> list[str]:
-    """The Auto classes that make a class; none if it only has the name of one of the library's."""
-    import transformers
-    from transformers.models.auto import modeling_auto
-
-    name = kind.__name__
-    if getattr(transformers, name, None) is not kind:
-        return []
-    found = []
-    for auto, cls in vars(modeling_auto).items():
-        if auto.startswith("AutoModel"):
-            names = getattr(cls._model_mapping, "_model_mapping", {})  # of configs -> of classes, nothing is imported
-            made = [one for value in dict(names).values() for one in ([value] if isinstance(value, str) else value)]
-            found += [auto] if name in made else []
-    return found

@@ -34,6 +34,8 @@ class Option:
     metavar: str | None = None
     is_argument: bool = False  # given by its place, not by its name
     is_hidden: bool = False  # still understood, no longer shown
+    is_read: bool = False  # a path that is only read; any other is written to, and no preset may say where
+    runs_code: bool = False  # that comes with a model: a preset may only ask for it if whoever runs it does
 
 
 # What many jobs take.
@@ -45,7 +47,7 @@ Parts = Annotated[
     Literal["heads", "neurons", "both"],
     Option("What may go: attention heads, neurons of feed-forward parts, or both."),
 ]
-RemoteCode = Annotated[bool, Option("Run code that comes with the model. Off unless you ask for it.")]
+RemoteCode = Annotated[bool, Option("Run code that comes with the model. Off unless you ask for it.", runs_code=True)]
 Force = Annotated[bool, Option("Write to --out whatever is there; a model there is replaced.")]
 Split = Annotated[str, Option("The part of the data to evaluate on.")]
 Examples = Annotated[int, Option("A random part of so many examples; 0 is all.")]
@@ -171,6 +173,36 @@ def parse(options: type[Options], arguments: Sequence[object], given: Mapping[st
     return build(options, values)
 
 
+def check_step(
+    options: type[Any], arguments: Sequence[object], given: Mapping[str, object], what: str, *, trusted: bool
+) -> None:
+    """A preset may come from anybody: its steps write into the folder of their trial alone, and run no code that comes
+    with a model unless the person who runs it allows that (`trusted`)."""
+    if not getattr(options, "is_step", True):
+        raise OptionError(f"{what} cannot be a step of a preset: run `headprune {what}` yourself.", "command")
+    every = option_fields(options)
+    known = {name: field for field in every for name in field.names}
+    places = [field for field in every if field.option.is_argument]
+    named = [("arguments", field, word) for field, word in zip(places, arguments, strict=False)]
+    for name, field, value in (*named, *((n, known[n], v) for n, v in given.items() if n in known)):
+        if _holds_path(field.type) and not field.option.is_read:
+            raise OptionError(
+                f"{what}: {field.flag} says where to write, which a preset may not: a step writes into the folder of "
+                "its trial, below the --out of `headprune run`. Leave it out.",
+                name,
+            )
+        if field.option.runs_code and value and not trusted:
+            raise OptionError(
+                f"{what}: {field.flag} runs code that comes with a model, which a preset may not ask for by itself. If "
+                f"you trust that model, allow it: headprune run … {field.flag}",
+                name,
+            )
+
+
+def _holds_path(kind: Any) -> bool:
+    return kind is Path or any(map(_holds_path, get_args(kind)))
+
+
 def _value(field: OptionField, value: object, what: str, name: str) -> object:
     try:
         return _converted(field.type, value)
@@ -228,7 +260,8 @@ class TaskOptions:
         Path | None,
         Option(
             "Folder with the data: a folder per task, or the task's files; for stream-lm also one file of text. "
-            "Default: $HEADPRUNE_DATA."
+            "Default: $HEADPRUNE_DATA.",
+            is_read=True,
         ),
     ] = None
     dataset: Annotated[str | None, Option("A data set of the datasets library instead: NAME or NAME:CONFIG.")] = None

@@ -15,7 +15,7 @@ class CurveOptions:
     model: Model
     out: Annotated[Path, Option("Folder for curve.json and its picture.")]
     scores: Annotated[
-        list[Path] | None, Option("A scores file whose order to follow; give it again for more orders.")
+        list[Path] | None, Option("A scores file whose order to follow; give it again for more orders.", is_read=True)
     ] = None
     random: Annotated[int, Option("So many random orders as well.")] = 3
     rescore: Annotated[bool, Option("Also follow sensitivity scored anew after each step, on --rescore-examples.")] = (
@@ -24,7 +24,9 @@ class CurveOptions:
     rescore_examples: Annotated[int, Option("Training examples to score on at each step.")] = 512
     checkpoints: Annotated[
         Path | None,
-        Option("A folder of checkpoints: the sensitivity curve of each, instead (Michel et al., Figure 5)."),
+        Option(
+            "A folder of checkpoints: the sensitivity curve of each, instead (Michel et al., Figure 5).", is_read=True
+        ),
     ] = None
     steps: Annotated[int, Option("Points between nothing and everything pruned.")] = 10
     components: Annotated[

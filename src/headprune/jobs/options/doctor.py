@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    pass
+    is_step: ClassVar[bool] = False  # of a preset

@@ -15,7 +15,7 @@ class EvaluateOptions:
     out: Annotated[Path, Option("Folder for evaluation.json, and for translations.")]
     split: Split = "test"
     examples: Examples = 0
-    mask: Annotated[Path | None, Option("A mask file: with only these heads.")] = None
+    mask: Annotated[Path | None, Option("A mask file: with only these heads.", is_read=True)] = None
     against: Annotated[str | None, Option("Another model for the same task: is the difference more than chance?")] = (
         None
     )

@@ -14,7 +14,7 @@ from headprune.jobs.options.training import Tests, TrainingOptions
 class FinetuneOptions:
     model: Model
     out: Annotated[Path, Option("Folder for the fine-tuned model.")]
-    mask: Annotated[Path | None, Option("A mask file: prune to these heads first, then train.")] = None
+    mask: Annotated[Path | None, Option("A mask file: prune to these heads first, then train.", is_read=True)] = None
     teacher: Annotated[str | None, Option("A model whose answers to follow as well (distillation).")] = None
     from_scratch: Annotated[bool, Option("Start from random weights instead of the model's (Voita, Table 2).")] = False
     keep_checkpoints: Annotated[bool, Option("Keep the checkpoint of every epoch, not only the last.")] = False

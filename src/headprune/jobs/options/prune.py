@@ -20,9 +20,9 @@ class Choice:
     """Which heads go: by file, name, score, pattern, budget or chance."""
 
     parts: Parts = "heads"
-    mask: Annotated[Path | None, Option("A mask file: the heads that stay.")] = None
+    mask: Annotated[Path | None, Option("A mask file: the heads that stay.", is_read=True)] = None
     heads: Annotated[str | None, Option("Heads or sites that go, by name: encoder.3:7,encoder.5 …")] = None
-    scores: Annotated[Path | None, Option("A scores file: the lowest heads go first.")] = None
+    scores: Annotated[Path | None, Option("A scores file: the lowest heads go first.", is_read=True)] = None
     method: Annotated[
         str | None, Option("Score heads here, on --task, by this method; best: what measured best on average.")
     ] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from headprune.errors import DataError
 from headprune.jobs.options.base import Option
@@ -14,7 +14,8 @@ PAGES = (".html", ".htm", ".md")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    runs: Annotated[list[Path], Option("Folders that `headprune run --out` wrote.", is_argument=True)]
+    is_step: ClassVar[bool] = False  # of a preset
+    runs: Annotated[list[Path], Option("Folders that `headprune run --out` wrote.", is_argument=True, is_read=True)]
     out: Annotated[list[Path], Option("The page: .html, or .md for a model card; repeatable.", flags=("--out", "-o"))]
     preset: Annotated[list[str] | None, Option("Only this preset of those run there; repeatable.")] = None
     title: Annotated[str | None, Option("Of the page; default the names of the presets.")] = None

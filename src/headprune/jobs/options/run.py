@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from headprune.jobs.options.base import Force, Option
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
+    is_step: ClassVar[bool] = False  # of a preset
     names: Annotated[list[str] | None, Option("Presets by name, or files of your own (.toml).", is_argument=True)] = (
         None
     )
@@ -36,4 +37,7 @@ class RunOptions:
         Option("Send the results to tensorboard (OUT/tensorboard), mlflow or wandb, too; repeatable."),
     ] = None
     force: Force = False
+    trust_remote_code: Annotated[
+        bool, Option("Let presets run code that comes with their models, where they ask for it.", runs_code=True)
+    ] = False
     device: Annotated[str | None, Option("Where trials compute; default cuda if they ask for GPUs, else cpu.")] = None

@@ -22,7 +22,7 @@ class ScoreOptions:
     examples: Examples = 0
     parts: Parts = "heads"
     against: Annotated[
-        list[Path] | None, Option("Other scores of this model: do they see the same heads? Repeatable.")
+        list[Path] | None, Option("Other scores of this model: do they see the same heads? Repeatable.", is_read=True)
     ] = None
     data: TaskOptions = TaskOptions(batch_size=16)
     force: Force = False

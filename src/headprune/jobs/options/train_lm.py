@@ -31,7 +31,7 @@ class TrainLmOptions:
     dropout: Annotated[float | None, Option("Dropout of vectors and of what layers say.")] = None
     attention_dropout: Annotated[float | None, Option("Dropout of attention.")] = None
     vocabulary: Annotated[int | None, Option("Keep so many symbols; the others become <unk>.")] = None
-    mask: Annotated[Path | None, Option("A mask file: train with only these heads.")] = None
+    mask: Annotated[Path | None, Option("A mask file: train with only these heads.", is_read=True)] = None
     test: Tests = None
     validate_examples: Annotated[int, Option("Dev segments to look at with every checkpoint; 0 for none.")] = 100
     keep_checkpoints: Annotated[bool, Option("Keep every checkpoint, not only the last.")] = False

@@ -24,7 +24,9 @@ class TrainMtOptions:
     dropout: Annotated[float | None, Option("Dropout after every block.")] = None
     vocabulary: Annotated[int | None, Option("Subwords, for both languages together.")] = None
     subwords: Annotated[str, Option("bpe (of bytes) or unigram (as in SentencePiece).")] = "bpe"
-    mask: Annotated[Path | None, Option("A mask file: train with only these heads (Voita et al., Table 2).")] = None
+    mask: Annotated[
+        Path | None, Option("A mask file: train with only these heads (Voita et al., Table 2).", is_read=True)
+    ] = None
     test: Tests = None
     validate_examples: Annotated[int, Option("Dev sentences to translate (greedily) after each epoch; 0 for none.")] = (
         200

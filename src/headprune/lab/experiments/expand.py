@@ -29,20 +29,20 @@ def trials_of(
     if lacking:
         told = "; ".join(f"{name}: {scale.inputs[name]}" for name in lacking)
         raise PresetError(f"{preset.name} ({scale_name}) needs {told}. Give it with --input {lacking[0]}=PATH.")
-    made: dict[tuple[str, int, str], Trial] = {}
+    made: dict[str, list[Trial]] = {}
     trials = []
     for step in scale.steps:
         for seed in seeds or step.seeds or scale.seeds:
             for values in step.combinations():
                 trial = _trial(step, seed, values, scale, prints, made, version)
-                made[(step.name, seed, _combination(values))] = trial
+                made.setdefault(step.name, []).append(trial)
                 trials.append(trial)
     return trials
 
 
 def _trial(
     step: Step, seed: int, values: Mapping[str, Any], scale: Scale, prints: Mapping[str, str],
-    made: Mapping[tuple[str, int, str], Trial], version: str,
+    made: Mapping[str, Sequence[Trial]], version: str,
 ) -> Trial:  # fmt: skip
     needs = {name: _needed(step, name, seed, values, made) for name in step.needs}
     fixed = {**values, "seed": seed}
@@ -58,25 +58,20 @@ def _trial(
     return Trial(work=step.work, params=params, seed=seed, needs=needs, step=step.name, label=label, version=version)
 
 
-def _needed(
-    step: Step, name: str, seed: int, values: Mapping[str, Any], made: Mapping[tuple[str, int, str], Trial]
-) -> str:
+def _needed(step: Step, name: str, seed: int, values: Mapping[str, Any], made: Mapping[str, Sequence[Trial]]) -> str:
     """The trial of another step with the same seed (or its only one) and the same values where both have them."""
-    found = [(s, trial) for (made_by, s, _), trial in made.items() if made_by == name and _agrees(trial, values)]
-    same = [trial for s, trial in found if s == seed] or [trial for _, trial in found]
-    if len(same) != 1:
+    found = [trial for trial in made.get(name, ()) if _agrees(trial, values)]
+    same = [trial for trial in found if trial.seed == seed] or found
+    keys = {trial.key() for trial in same}
+    if len(keys) != 1:
         raise UnclearNeedError(
             step.name,
-            f"'{step.name}' needs '{name}', which is {len(same)} trials for seed {seed} and {dict(values)}; expected "
+            f"'{step.name}' needs '{name}', which is {len(keys)} trials for seed {seed} and {dict(values)}; expected "
             f"one: give '{step.name}' the same `each` or `rows`.",
         )
-    return same[0].key()
+    return keys.pop()
 
 
 def _agrees(trial: Trial, values: Mapping[str, Any]) -> bool:
     theirs = trial.params["values"]
     return all(theirs[name] == value for name, value in values.items() if name in theirs)
-
-
-def _combination(values: Mapping[str, Any]) -> str:
-    return repr(sorted(values.items()))

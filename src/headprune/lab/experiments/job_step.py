@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headprune.jobs.job import Progress, find_job, find_options
-from headprune.jobs.options.base import option_fields, parse
+from headprune.jobs.options.base import check_step, option_fields, parse
 from headprune.lab.experiments.placeholders import resolved
 from headprune.lab.experiments.work import OUT, Context, Result, work
 
@@ -29,6 +29,7 @@ def step_options(
 ) -> Any:
     """The options that a step gives its job. Names that `places` does not have stand for themselves."""
     kind = find_options(params["command"])
+    check_step(kind, params["arguments"], params["options"], params["command"], trusted=True)  # asked when it was read
     given = resolved({name: value for name, value in params["options"].items() if name != "json"}, places)
     known = {field.name for field in option_fields(kind)}
     # A trial's folder is its own: what an interrupted start of it left there is resumed or replaced.

@@ -8,7 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from headprune import limits
 from headprune.errors import PresetError
+from headprune.files import bounded_text
 from headprune.lab.experiments.preset_file import read_preset
 from headprune.lab.experiments.presets import Preset
 from headprune.registry import hint
@@ -19,12 +21,13 @@ def preset_names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml") and not name.startswith("_"))
 
 
-def find_preset(name: str) -> Preset:
-    """A preset by its name, or from a file of the user's."""
+def find_preset(name: str, *, trusted: bool = False) -> Preset:
+    """A preset by its name, or from a file of the user's, which may run code that comes with models if it is
+    `trusted`."""
     if name.endswith(".toml"):
         path = Path(name)
         try:
-            return read_preset(path.read_text(encoding="utf-8"), path.name, shared_steps())
+            return read_preset(bounded_text(path, limits.PRESET_BYTES), path.name, shared_steps(), trusted=trusted)
         except (OSError, UnicodeDecodeError) as error:
             raise PresetError(f"'{name}' cannot be read: {error}.") from error
     if name not in preset_names():

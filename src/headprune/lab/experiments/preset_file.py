@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from headprune import limits
 from headprune.errors import PresetError
-from headprune.jobs.job import job_names
-from headprune.jobs.options.base import OptionError
+from headprune.jobs.job import find_options, job_names
+from headprune.jobs.options.base import OptionError, check_step
 from headprune.lab.experiments.expand import UnclearNeedError, trials_of
 from headprune.lab.experiments.job_step import step_options
 from headprune.lab.experiments.placeholders import names_in
@@ -19,11 +20,10 @@ from headprune.lab.experiments.trial import Trial
 from headprune.lab.experiments.work import works
 from headprune.registry import hint
 
-MOST_TRIALS = 5000  # of one scale: a few values for each of a few parameters would make millions
-DEEPEST = 50  # lists and tables inside one another
 
-
-def read_preset(text: str, file: str, shared: Mapping[str, Any], *, is_old: bool = False) -> Preset:
+def read_preset(
+    text: str, file: str, shared: Mapping[str, Any], *, is_old: bool = False, trusted: bool = False
+) -> Preset:
     """A preset from the text of a file; what is wrong with it is told with the line. `shared` are steps by scale. One
     that was run already (`is_old`) need not be one that can be run: its options may be those of another version."""
     try:
@@ -48,7 +48,7 @@ def read_preset(text: str, file: str, shared: Mapping[str, Any], *, is_old: bool
         except UnclearNeedError as error:
             raise PresetError(f"{reader.where('name', error.step)}: {error}") from error
         for trial in trials if not is_old else ():
-            reader.check_work(trial)
+            reader.check_work(trial, trusted=trusted)
     return preset
 
 
@@ -56,8 +56,8 @@ def _check_sizes(value: Any, depth: int = 0) -> None:
     """TOML promises whole numbers of 64 bits; Python reads longer ones, and cannot write them."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("a whole number is larger than 64 bits")
-    if depth > DEEPEST:
-        raise ValueError(f"nested more than {DEEPEST} deep")
+    if depth > limits.DEEPEST:
+        raise ValueError(f"nested more than {limits.DEEPEST} deep")
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             _check_sizes(inner, depth + 1)
@@ -182,9 +182,9 @@ class _Reader:
         """Steps need only what comes before them; placeholders and values name what there is."""
         before: dict[str, Step] = {}
         trials = sum(step.count() * len(step.seeds or scale.seeds) for step in scale.steps)
-        if trials > MOST_TRIALS:
+        if trials > limits.TRIALS:
             raise PresetError(
-                f"{self.where('steps')}: {trials} trials; expected at most {MOST_TRIALS}. Cut it in parts."
+                f"{self.where('steps')}: {trials} trials; expected at most {limits.TRIALS}. Cut it in parts."
             )
         for step in scale.steps:
             if step.name in before or step.name in scale.inputs:
@@ -215,7 +215,7 @@ class _Reader:
                         f"{hint(name, names)}"
                     )
 
-    def check_work(self, trial: Trial) -> None:
+    def check_work(self, trial: Trial, *, trusted: bool) -> None:
         """There is such a job or work, and the job takes what it is given."""
         if trial.work != "command":
             if trial.work not in works:
@@ -227,6 +227,13 @@ class _Reader:
             place = self.where("command", trial.kind)
             raise PresetError(f"{place}: no job called '{trial.kind}'. {hint(trial.kind, job_names())}")
         try:
+            check_step(
+                find_options(trial.kind),
+                trial.params["arguments"],
+                trial.params["options"],
+                trial.kind,
+                trusted=trusted,
+            )
             step_options(trial.params, {})
         except OptionError as error:
             raise PresetError(f"{self.where(error.option or 'command', step=trial.step)}: {error}") from error

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headprune.errors import FileFormatError, PresetError, StoreError
-from headprune.files import loads, write_text
+from headprune.files import bounded_text, loads, write_text
 from headprune.lab.experiments.claims import Verdict, verdicts
 from headprune.lab.experiments.expand import trials_of
 from headprune.lab.experiments.library import shared_steps
@@ -150,7 +150,7 @@ def _entries(store: Store) -> list[dict[str, Any]]:
     """The notes as they are."""
     path = store.folder / "run.json"
     try:
-        content = loads(path.read_text(encoding="utf-8"))
+        content = loads(bounded_text(path))
         if content["schema"] > SCHEMA:
             raise StoreError(f"'{path}' was written by a newer headprune. Upgrade, or choose another folder.")
         entries: list[dict[str, Any]] = content["runs"]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headprune.errors import FileFormatError, MissingExtraError, StoreError
-from headprune.files import loads, write_text
+from headprune.files import bounded_text, check_inside, loads, write_text
 from headprune.lab.experiments.trial import Trial
 
 SCHEMA = 2  # 1: headprune 0.1.0, whose trials do not tell the version of their results
@@ -120,14 +120,14 @@ class Store:
         """A record by its key; None if there is none."""
         path = self.path(key)
         try:
-            text = path.read_text(encoding="utf-8")
-            record = Record.from_dict(loads(text), path)
+            check_inside(path, self.folder, self.trials)
+            record = Record.from_dict(loads(bounded_text(path)), path)
         except FileNotFoundError:
             return None
         except FileFormatError:
             raise
         except (ValueError, OSError) as error:
-            raise FileFormatError(f"'{path}' is not JSON ({error}). Remove it: the trial is run again.") from error
+            raise FileFormatError(f"'{path}' cannot be read ({error}). Remove it: the trial is run again.") from error
         if record.trial.key() != key:
             raise FileFormatError(
                 f"'{path}' holds the trial {record.trial.key()}. Remove it: its own trial is run again."

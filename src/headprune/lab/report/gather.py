@@ -116,16 +116,16 @@ class Report:
 
     def _heads(self) -> str:
         charts = [chart for chart in self.charts if not chart.made_by] or self.charts  # versions are not mixed
-        found = [(chart, most) for chart in charts if (most := chart.most_within(1.0)) is not None]
-        if not found and charts:
-            return "No share of heads that was tried goes within one point of the score."
-        if not found:
+        if not any(chart.tells for chart in charts):
             return "Nothing here tells what it costs to prune heads."
-        chart, (line, point) = max(found, key=lambda one: one[1][1].share)
-        seeds = len(point.by_seed)
+        found = [(chart, most) for chart in charts if (most := chart.most_within(1.0)) is not None]
+        if not found:
+            return "No way of choosing heads stayed within one point of the score at the first share that was tried."
+        chart, most = max(found, key=lambda one: one[1].point.share)
+        seeds = len(most.point.by_seed)
         return (
-            f"The most heads that went within one point of {chart.metric} are {point.share:.0%} "
-            f"({line.points[0].mean:.4g} with all, {point.mean:.4g} without them; {line.name}, {chart.title}, "
+            f"The score stayed within one point of {chart.metric} up to {most.point.share:.1%} of heads pruned "
+            f"({most.whole:.4g} with all, {most.point.mean:.4g} without them; {most.line.name}, {chart.title}, "
             f"{seeds} seed{'s' if seeds > 1 else ''})."
         )
 

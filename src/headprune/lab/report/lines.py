@@ -75,6 +75,15 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Within:
+    """A point whose score is near that of the whole model."""
+
+    line: Line
+    point: Point
+    whole: float
+
+
+@dataclass(frozen=True)
 class Chart:
     """Lines that can be compared: one model, one task, one metric."""
 
@@ -115,18 +124,27 @@ class Chart:
         if len(met) <= MOST_PAIRS or references:
             yield from sorted(met, key=lambda pair: pair[1].share)
 
-    def most_within(self, points: float) -> tuple[Line, Point] | None:
-        """The most heads that go while the mean stays within so many points, with no worse point before it."""
+    @property
+    def tells(self) -> bool:
+        """Whether it has a score with all heads of the model, and one without some."""
+        shares = {point.share for line in self.lines for point in line.points}
+        return not self.of_component and 0.0 in shares and len(shares) > 1
+
+    def most_within(self, points: float) -> Within | None:
+        """The most heads that go while the mean stays within so many points, with no worse point before it.
+
+        A line without a point of its own for all heads goes by the best that others have."""
         metric = metric_called(self.metric)
-        best: tuple[Line, Point] | None = None
-        for line in self.lines if not self.of_component else ():
-            whole = line.points[0] if line.points and line.points[0].share == 0.0 else None
-            for point in line.points if whole is not None else ():
-                assert whole is not None
-                if metric.gain(whole.mean, point.mean) < -points * metric.point - 1e-12:
+        every = [line.points[0].mean for line in self.lines if line.points and line.points[0].share == 0.0]
+        best: Within | None = None
+        for line in self.lines if self.tells else ():
+            own = line.points[0].mean if line.points and line.points[0].share == 0.0 else None
+            whole = own if own is not None else max(every) if metric.larger_is_better else min(every)
+            for point in line.points:
+                if metric.gain(whole, point.mean) < -points * metric.point - 1e-12:
                     break
-                if point.share > 0 and (best is None or point.share > best[1].share):
-                    best = line, point
+                if point.share > 0 and (best is None or point.share > best.point.share):
+                    best = Within(line, point, whole)
         return best
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headprune.files import writable
+from headprune.files import markdown_text, writable
 from headprune.lab.report import tables
 from headprune.lab.report.gather import Report
 from headprune.lab.report.lines import marked
@@ -16,16 +16,16 @@ def markdown_page(report: Report) -> str:
 
 
 def _parts(report: Report) -> Iterator[str]:
-    yield f"# {_plain(report.title)}"
-    yield " ".join(map(_plain, report.summary()))
+    yield f"# {markdown_text(report.title)}"
+    yield " ".join(map(markdown_text, report.summary()))
     for told in report.told:
         preset = told.run.preset
-        yield f"## {_plain(f'{preset.study}, {preset.line}: {preset.what}')}"
+        yield f"## {markdown_text(f'{preset.study}, {preset.line}: {preset.what}')}"
         note = told.run.preset.scale(told.run.scale).note
-        yield f"Scale: {_plain(marked(told.run.scale, told.run.made_by))}. {_plain(note)}".rstrip()
+        yield f"Scale: {markdown_text(marked(told.run.scale, told.run.made_by))}. {markdown_text(note)}".rstrip()
         yield from _shown(tables.values_table(told), tables.claims_table(told))
     for chart in report.charts:
-        yield f"## {_plain(chart.title)}"
+        yield f"## {markdown_text(chart.title)}"
         yield "Means; in brackets the 95 % t interval with three or more values, else lowest and highest."
         yield from _shown(tables.chart_table(chart), tables.comparison_table(chart))
     for subject in report.subjects[: tables.MOST_DESCRIBED]:
@@ -33,7 +33,7 @@ def _parts(report: Report) -> Iterator[str]:
         if len(report.subjects) == 1:  # of several models, the page has every head: a card would be a book
             found.append(tables.heads_table(subject))
         if any(found):
-            yield f"## Heads of {_plain(subject.name)}"
+            yield f"## Heads of {markdown_text(subject.name)}"
             yield from _shown(*found)
     if report.sizes or report.speeds:
         yield "## Size and speed"
@@ -48,17 +48,10 @@ def _parts(report: Report) -> Iterator[str]:
 def _shown(*found: Table) -> Iterator[str]:
     for table in found:
         if table:
-            yield f"**{_plain(table.caption)}**"
+            yield f"**{markdown_text(table.caption)}**"
             yield _table(table)
 
 
 def _table(table: Table) -> str:
     lines = [table.columns, tuple("---" for _ in table.columns), *table.rows]
-    return "\n".join(f"| {' | '.join(_plain(cell) for cell in line)} |" for line in lines)
-
-
-def _plain(text: str) -> str:
-    """Text that comes from files stays text: nothing in it is markup."""
-    for mark in "\\`*_<>[]|":
-        text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
+    return "\n".join(f"| {' | '.join(markdown_text(cell) for cell in line)} |" for line in lines)

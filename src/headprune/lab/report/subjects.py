@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headprune import limits
 from headprune.errors import HeadpruneError
 from headprune.heads import HeadId, HeadScores
 from headprune.heads.headmap import COMPONENTS, SiteName, counts, head_lists
@@ -23,7 +25,6 @@ from headprune.lab.report.results import Results
 from headprune.tasks.metrics import metric_called
 from headprune.typed_json import FieldError
 
-MOST_HEADS = 1 << 19  # of one model, or neurons
 Cells = dict[str, list[Any]]  # site -> one entry per original head
 
 
@@ -230,12 +231,12 @@ def _checked(sizes: Mapping[str, int]) -> dict[str, int]:
     known = counts(sizes, "original")
     for site in known:
         SiteName.parse(site)  # names from a file may be anything
-    if sum(known.values()) > MOST_HEADS:
-        raise FieldError("original", f"{sum(known.values())} heads", f"at most {MOST_HEADS}")
+    if sum(known.values()) > limits.SHOWN_HEADS:
+        raise FieldError("original", f"{sum(known.values())} heads", f"at most {limits.SHOWN_HEADS}")
     return known
 
 
 def left_by_site(subject: Subject, order: Sequence[HeadId], share: float) -> dict[str, int]:
     """Heads left at each site when a share has gone in an order."""
-    gone = order[: int(share * len(order) + 1e-9)]
-    return {site: count - sum(head.site == site for head in gone) for site, count in subject.sorted_sites()}
+    gone = Counter(head.site for head in order[: int(share * len(order) + 1e-9)])
+    return {site: count - gone[site] for site, count in subject.sorted_sites()}
