@@ -15,6 +15,7 @@ from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadScores, Site
 from headprune.hooks import joined_heads
 from headprune.masking import masked
+from headprune.structure.model_state import same_attributes
 from headprune.structure.run import eval_mode
 from headprune.types import Batch, Outputs
 
@@ -98,7 +99,7 @@ def evaluation(model: nn.Module) -> Iterator[None]:
     for parameter in trained:
         parameter.requires_grad_(False)
     try:
-        with eval_mode(model), joined_heads(model):
+        with same_attributes(model), eval_mode(model), joined_heads(model):
             yield
     finally:
         for parameter in trained:

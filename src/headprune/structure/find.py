@@ -10,12 +10,14 @@ from typing import Any, Protocol
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.errors import ExampleError, UnsupportedModelError
+from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
 from headprune.heads import HeadMap, Site, Skipped
 from headprune.heads.headmap import NEURONS
 from headprune.hooks import paused_gates
 from headprune.structure.memory import ModelStructure, known_heads, known_structure, remember_structure
 from headprune.structure.neurons import FeedForward, find_feed_forward
+from headprune.structure.optional_inputs import fullest, longer_examples
+from headprune.structure.run import example_inputs
 from headprune.structure.trace import AttentionBlock, attention_blocks, places_in_lists, traced_run
 from headprune.types import Batch
 
@@ -72,25 +74,111 @@ def examined(model: nn.Module, example: Batch | None = None, *, neurons: bool = 
             f"{type(model).__name__} has weights on the meta device (built empty, or offloaded): it cannot be run to "
             "find its heads. Load it into memory first, without offloading to disk."
         )
-    with paused_gates(model), traced_run(model, example) as traced:
+    with paused_gates(model):
+        look, own = _looks(model, example, neurons)
+    paths = {block.path for block in look.blocks}
+    others = [block for block in own.blocks if block.path not in paths]
+    attention = _structure(model, look.blocks, others, [], look.skipped, neurons=False)
+    if not neurons:
+        return attention
+    every = _structure(model, look.blocks, others, look.parts, [*look.skipped, *look.without], neurons=True)
+    return dataclasses.replace(every, attention=attention)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one example shows."""
+
+    blocks: list[AttentionBlock]
+    skipped: list[Skipped]
+    parts: list[FeedForward]
+    without: list[Skipped]
+    replaced: list[str]
+
+    @property
+    def idle(self) -> int:
+        return sum(len(block.idle) for block in self.blocks)
+
+
+def _look(model: nn.Module, inputs: Batch, neurons: bool, *, is_made: bool) -> _Look:
+    with traced_run(model, inputs, is_made=is_made) as traced:
         blocks, skipped = attention_blocks(traced)
         closed = [item.path for item in skipped if not _holds(item.path, _emptied_paths(model))]
         parts, without = find_feed_forward(traced, blocks, closed) if neurons else ([], [])
-    attention = _structure(model, blocks, [], skipped, neurons=False)
-    if not neurons:
-        return attention
-    every = _structure(model, blocks, parts, [*skipped, *without], neurons=True)
-    return dataclasses.replace(every, attention=attention)
+    return _Look(blocks, skipped, parts, without, traced.replaced)
+
+
+def _own_look(model: nn.Module, inputs: Batch, neurons: bool) -> _Look:
+    """By an example of ours: one on which the model stays what it is, with the inputs that all projections need."""
+    look = _look(model, inputs, neurons, is_made=True)
+    if look.replaced:
+        for longer in longer_examples(model):
+            look = _look(model, longer, neurons, is_made=True)
+            if not look.replaced:
+                break
+        else:
+            raise _replaces_itself(model, look)
+    if look.idle:
+        fuller = _look(model, fullest(model, inputs), neurons, is_made=True)
+        look = fuller if fuller.idle < look.idle and not fuller.replaced else look
+    return look
+
+
+def _looks(model: nn.Module, example: Batch | None, neurons: bool) -> tuple[_Look, _Look]:
+    """What the example shows, and what one of ours does: names follow from that, whatever example is given."""
+    if example is None or _is_like_ours(model, example):
+        look = _own_look(model, example if example is not None else example_inputs(model), neurons)
+        return look, look
+    look = _look(model, example, neurons, is_made=False)
+    try:
+        own = _own_look(model, example_inputs(model), neurons)
+    except HeadpruneError:  # none can be made: there is only the caller's
+        own = look
+    if look.replaced and own is look:
+        raise _replaces_itself(model, look)
+    return (own if look.replaced else _with_own(look, own)), own
+
+
+def _is_like_ours(model: nn.Module, example: Batch) -> bool:
+    """Whether an example has the inputs, and the shapes, of one of ours."""
+    try:
+        made = example_inputs(model)
+    except HeadpruneError:
+        return False
+    return {name: getattr(value, "shape", None) for name, value in example.items()} == {
+        name: getattr(value, "shape", None) for name, value in made.items()
+    }
+
+
+def _with_own(look: _Look, own: _Look) -> _Look:
+    """What a block attends to is told by our example, and its projections where the given one leaves some idle."""
+    known = {block.path: block for block in own.blocks}
+    blocks = []
+    for block in look.blocks:
+        ours = known.get(block.path, block)
+        if len(ours.idle) < len(block.idle) and ours.heads == block.heads:
+            block = ours
+        blocks.append(dataclasses.replace(block, is_cross=ours.is_cross, is_causal=ours.is_causal))
+    return dataclasses.replace(look, blocks=blocks)
+
+
+def _replaces_itself(model: nn.Module, look: _Look) -> ExampleError:
+    return ExampleError(
+        f"On this example {type(model).__name__} puts other modules in place of {', '.join(look.replaced[:2])} (it has "
+        "another attention for short texts), so that what is seen does not hold for the model. Pass a longer example."
+    )
 
 
 def _structure(
     model: nn.Module,
     blocks: Sequence[AttentionBlock],
+    others: Sequence[AttentionBlock],
     parts: Sequence[FeedForward],
     skipped: Sequence[Skipped],
     *,
     neurons: bool,
 ) -> ModelStructure:
+    """Sites with names; `others` are blocks that the example does not run, and count for names all the same."""
     sites = {
         block.path: Site(
             id=name.id,
@@ -108,7 +196,7 @@ def _structure(
             groups=block.groups,
             batch_axis=block.batch_axis,
         )
-        for block, name in zip(blocks, name_sites(model, blocks), strict=True)
+        for block, name in zip(blocks, name_sites(model, [*blocks, *others]), strict=False)
     }
     by_path = {block.path: block for block in blocks}
     sites |= {
