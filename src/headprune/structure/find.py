@@ -234,46 +234,75 @@ def _neuron_site(part: FeedForward, name: SiteAddress) -> Site:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model behind `torch.compile` and peft's wrapper."""
+    """The model behind `torch.compile`, peft's wrapper, `DataParallel` and `DistributedDataParallel`."""
     compiled, base = getattr(model, "_orig_mod", None), getattr(model, "get_base_model", None)
     if isinstance(compiled, nn.Module):
         return unwrapped(compiled)
     if hasattr(model, "peft_config") and base is not None:
         return unwrapped(base())
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module)
+    if any(hasattr(module, "_fsdp_wrapped_module") for module in model.modules()):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} holds FullyShardedDataParallel modules, which keep their weights in flat pieces. "
+            "Find, mask and prune heads before the model is wrapped."
+        )
     return model
 
 
 def _remembered_sites(model: nn.Module, found: Mapping[str, Site], *, neurons: bool) -> dict[str, Site]:
     """Sites as an earlier pruning recorded them, under this model's paths; emptied ones included."""
-    entry = config_entry.read(model)
-    if entry is None:
-        return {}
-    sites = {}
-    for site in config_entry.recorded_heads(entry):
-        place = config_entry.find_module(model, site.path)
-        if site.is_neurons and not neurons:
-            continue
-        if place is None:
-            continue  # a part that this class of the model does not have
-        here = found.get(place[0])
-        if site.num_heads and here is None:
-            continue  # this class has the block but does not run it
-        if site.num_heads and here is not None and here.num_heads != site.num_heads:
-            raise UnsupportedModelError(
-                f"The config says that {site.id} has {site.num_heads} heads left; {here.num_heads} were found at "
-                f"{place[0]}. The model was changed after it was pruned, or its config was edited."
-            )
-        output = place[0].removesuffix(site.path) + site.output
-        sites[place[0]] = dataclasses.replace(site, path=place[0], output=output)
+    sites: dict[str, Site] = {}
+    for prefix, part, entry in config_entry.pruned_parts(model):
+        recorded = {}
+        for site in config_entry.recorded_heads(entry):
+            place = config_entry.find_module(part, site.path)
+            if place is None or (site.is_neurons and not neurons):
+                continue  # a part that this class of the model does not have
+            path = f"{prefix}{place[0]}"
+            here = found.get(path)
+            if site.num_heads and here is None:
+                continue  # this class has the block but does not run it
+            if site.num_heads and here is not None and here.num_heads != site.num_heads:
+                raise UnsupportedModelError(
+                    f"The config says that {site.id} has {site.num_heads} heads left; {here.num_heads} were found at "
+                    f"{path}. The model was changed after it was pruned, or its config was edited."
+                )
+            output = path.removesuffix(site.path) + site.output
+            recorded[path] = dataclasses.replace(site, path=path, output=output)
+        sites |= _named_as_whole(model, prefix, recorded, found) if prefix else recorded
     return sites
+
+
+def _named_as_whole(
+    model: nn.Module, prefix: str, recorded: Mapping[str, Site], found: Mapping[str, Site]
+) -> dict[str, Site]:
+    """Sites of a pruned model inside another: the numbers of their heads are its own, their names the whole's."""
+    if all(found[path].id == site.id for path, site in recorded.items() if path in found) and not found.keys() - {
+        *recorded
+    }:
+        return dict(recorded)
+    if emptied := [site.id for site in recorded.values() if not site.num_heads]:
+        raise UnsupportedModelError(
+            f"{prefix.removesuffix('.')} in {type(model).__name__} was pruned by itself and has sites without heads "
+            f"({', '.join(emptied[:3])}), whose names in the whole are not known. Work on that part: "
+            f"model.get_submodule('{prefix.removesuffix('.')}')."
+        )
+    names = ("id", "component", "layer", "layers", "tower")
+    return {
+        path: dataclasses.replace(site, **{name: getattr(found[path], name) for name in names})
+        for path, site in recorded.items()
+    }
 
 
 def _emptied_paths(model: nn.Module) -> list[str]:
     """Blocks that an earlier pruning took all heads from."""
-    entry = config_entry.read(model)
-    sites = config_entry.recorded_heads(entry) if entry is not None else ()
-    places = [config_entry.find_module(model, site.path) for site in sites if not site.num_heads]
-    return [place[0] for place in places if place is not None]
+    return [
+        f"{prefix}{place[0]}"
+        for prefix, part, entry in config_entry.pruned_parts(model)
+        for site in config_entry.recorded_heads(entry)
+        if not site.num_heads and (place := config_entry.find_module(part, site.path)) is not None
+    ]
 
 
 def _holds(path: str, emptied: Sequence[str]) -> bool:
