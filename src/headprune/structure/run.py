@@ -74,22 +74,29 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def same_draws(model: nn.Module) -> Iterator[None]:
-    """A model that draws at random (masked patches, sampled keys) draws the same each time; other draws go on."""
+def kept_draws(model: nn.Module) -> Iterator[None]:
+    """Whatever is drawn at random until the block ends, other draws go on as if nothing had been."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     python, arrays = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices=sorted(devices, key=str)):
-        if devices:
+    try:
+        with torch.random.fork_rng(devices=sorted(devices, key=str)):
+            yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+
+
+@contextmanager
+def same_draws(model: nn.Module) -> Iterator[None]:
+    """A model that draws at random (masked patches, sampled keys) draws the same each time; other draws go on."""
+    with kept_draws(model):
+        if any(parameter.device.type == "cuda" for parameter in model.parameters()):
             torch.manual_seed(0)
         else:  # `manual_seed` would note for CUDA, which is not there, where it was called from
             torch.default_generator.manual_seed(0)
         random.seed(0)
         numpy.random.seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            numpy.random.set_state(arrays)
+        yield
 
 
 @contextmanager
