@@ -125,17 +125,18 @@ def example_inputs(model: nn.Module, *, batch: int = BATCH, length: int = LENGTH
             "Pass one: find_heads(model, example={'input_ids': …})."
         )
     maker = InputMaker(model, config, batch, length, seed)
-    batches = (inputs for inputs in maker.batches() if inputs and maker.required <= inputs.keys())
-    first, second = next(batches, None), next(batches, None)
-    if first is None:
-        raise ExampleError(
-            f"No example batch can be made for {type(model).__name__}: its forward takes {', '.join(maker.accepted)}. "
-            "Pass one: find_heads(model, example={…})."
-        )
-    if second is None:
-        return first
-    # Several shapes are in use for such inputs: the model itself says which it takes.
-    return next((inputs for inputs in chain((first, second), batches) if takes(model, inputs)), first)
+    with eval_mode(model), kept_draws(model):  # how many places a picture takes is asked of the model
+        batches = (inputs for inputs in maker.batches() if inputs and maker.required <= inputs.keys())
+        first, second = next(batches, None), next(batches, None)
+        if first is None:
+            raise ExampleError(
+                f"No example batch can be made for {type(model).__name__}: its forward takes "
+                f"{', '.join(maker.accepted)}. Pass one: find_heads(model, example={{…}})."
+            )
+        if second is None:
+            return first
+        # Several shapes are in use for such inputs: the model itself says which it takes.
+        return next((inputs for inputs in chain((first, second), batches) if takes(model, inputs)), first)
 
 
 def takes(model: nn.Module, inputs: Batch) -> bool:

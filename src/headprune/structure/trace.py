@@ -138,7 +138,7 @@ def _attention_block(traced: TracedRun, events: list[AttentionEvent]) -> Attenti
         found = _reached(wider, reaches(backward, [call.output for call in wider]))
         if _any_separate(found):
             block, reached = around[1], found
-    if reached and event.key_input is None and all(call.output.shape[-2] == 1 for call, _ in reached):
+    if reached and event.key_input is None and all(_has_one_position(call.output, traced.inputs) for call, _ in reached):
         raise ExampleError(
             f"On this example {event.path} sees one position only, so its keys cannot be told from its queries. "
             "Pass an example with at least 2 positions."
@@ -177,6 +177,11 @@ def _attention_block(traced: TracedRun, events: list[AttentionEvent]) -> Attenti
         idle=idle,
         idle_without=tuple(unused_inputs(traced.model, traced.inputs)) if idle else (),
     )
+
+
+def _has_one_position(output: Tensor, inputs: Batch) -> bool:
+    examples = next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()), 1)
+    return output.shape[-2] == 1 and output[..., 0].numel() <= examples  # Longformer has positions before examples
 
 
 def _idle_projections(
