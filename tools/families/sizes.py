@@ -114,7 +114,9 @@ ODD: dict[str, dict[str, Any]] = {
     "videoprism": {"vision_config": {"image_size": 36}},
     "videoprism_vision_model": {"image_size": 36},
     **_each(("pvt", "pvt_v2"), {"image_size": 64}),
-    **_each(("big_bird", "bigbird_pegasus"), {"attention_type": "block_sparse", "block_size": 2, "num_random_blocks": 1}),
+    **_each(
+        ("big_bird", "bigbird_pegasus"), {"attention_type": "block_sparse", "block_size": 2, "num_random_blocks": 1}
+    ),
     **_each(("longformer", "led"), {"attention_window": 4}),
     "diffllama": {"num_attention_heads": 8, "num_key_value_heads": 4},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},

@@ -156,7 +156,7 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
 def _timing(model: nn.Module, against: nn.Module | None, inputs: Batch, rows: int, repeats: int, warmup: int) -> Timing:
     after = waiting_for(next(model.parameters()).device)
     models = [model, model, *([unwrapped(against)] if against is not None else [])]
-    tasks = [lambda m=m: run(m, inputs, keep_state=False) for m in models]  # type: ignore[misc]
+    tasks = [lambda m=m: run(m, inputs, keep_state=False) for m in models]
     with torch.inference_mode(), same_attributes(model), same_attributes(models[-1]):
         times = interleaved(tasks, repeats, warmup, after)
     control, control_low, control_high = ratio(times[0], times[1])

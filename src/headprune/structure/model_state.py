@@ -1,4 +1,4 @@
-"""What a model is made of besides its weights (modules, attributes, configs, buffers), so that a run leaves no trace."""
+"""What a model is made of besides its weights: modules, attributes, configs, buffers. A run leaves no trace in it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def _differs(table: Any, before: Any) -> bool:
 def _changed_keys(table: Any, before: Any) -> list[Any]:
     if not isinstance(table, dict):
         return []
-    return [key for key in {**before, **table} if key not in table or key not in before or table[key] is not before[key]]
+    return [
+        key for key in {**before, **table} if key not in table or key not in before or table[key] is not before[key]
+    ]
 
 
 def _version(tensor: Tensor) -> int | None:

@@ -13,7 +13,17 @@ from headprune.types import Batch
 
 LONGEST = 1024  # tokens of an example of ours: enough for the sparse attention of models for long texts
 # Names of a forward that are no data: what it hands out, keeps, or makes from other inputs.
-_NO_DATA = ("output_", "return_", "use_", "past_", "labels", "inputs_embeds", "decoder_inputs_embeds", "cache_", "logits_")
+_NO_DATA = (
+    "output_",
+    "return_",
+    "use_",
+    "past_",
+    "labels",
+    "inputs_embeds",
+    "decoder_inputs_embeds",
+    "cache_",
+    "logits_",
+)
 
 
 def optional_inputs(model: nn.Module, given: Batch) -> Iterator[Inputs]:

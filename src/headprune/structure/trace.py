@@ -17,6 +17,8 @@ from headprune.heads import Skipped
 from headprune.hooks import AttentionEvent, Call, SavedCall, watched
 from headprune.structure import projections
 from headprune.structure.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
+from headprune.structure.model_state import same_attributes
+from headprune.structure.optional_inputs import unused_inputs
 from headprune.structure.ownership import (
     Backward,
     Reach,
@@ -25,8 +27,6 @@ from headprune.structure.ownership import (
     reaches_of_entries,
     role_channels,
 )
-from headprune.structure.model_state import same_attributes
-from headprune.structure.optional_inputs import unused_inputs
 from headprune.structure.run import free_gradients, run
 from headprune.types import Batch
 
@@ -138,7 +138,11 @@ def _attention_block(traced: TracedRun, events: list[AttentionEvent]) -> Attenti
         found = _reached(wider, reaches(backward, [call.output for call in wider]))
         if _any_separate(found):
             block, reached = around[1], found
-    if reached and event.key_input is None and all(_has_one_position(call.output, traced.inputs) for call, _ in reached):
+    if (
+        reached
+        and event.key_input is None
+        and all(_has_one_position(call.output, traced.inputs) for call, _ in reached)
+    ):
         raise ExampleError(
             f"On this example {event.path} sees one position only, so its keys cannot be told from its queries. "
             "Pass an example with at least 2 positions."

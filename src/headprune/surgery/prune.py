@@ -94,7 +94,7 @@ def prune_with_report(
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise UnsupportedModelError(
-            "The model is wrapped in DistributedDataParallel, which would go on to reduce the gradients of weights that "
+            "The model is wrapped in DistributedDataParallel, which would go on to reduce gradients of weights that "
             "are gone. Prune model.module on every process, and wrap it anew."
         )
     model = unwrapped(model)
@@ -276,8 +276,8 @@ def refuse_unfit_models(model: nn.Module) -> None:
     """Models that are something else at the moment: masked, gated, under an adapter, or partly elsewhere."""
     if inner := [prefix.removesuffix(".") for prefix, _, _ in config_entry.pruned_parts(model) if prefix]:
         raise UnsupportedModelError(
-            f"{inner[0]} in {type(model).__name__} was pruned by itself, and its config tells of that: prune and repair "
-            f"it by itself, too: model.get_submodule('{inner[0]}')."
+            f"{inner[0]} in {type(model).__name__} was pruned by itself, and its config tells of that: prune and "
+            f"repair it by itself, too: model.get_submodule('{inner[0]}')."
         )
     if is_masked(model):
         raise UnsupportedModelError("The model is inside a `masked` block. Leave the block, then prune.")
