@@ -36,3 +36,15 @@ def test_what_these_tasks_read_is_made_from_the_config(family, auto, tmp_path):
     hp.prune_(model, half_of(heads))
     model.save_pretrained(tmp_path)
     assert len(hp.find_heads(type(model).from_pretrained(tmp_path))) == len(hp.find_heads(model)) < len(heads)
+
+
+def test_sounds_are_short_unless_the_model_insists():
+    """Wav2Vec2Bert can take 10,000 frames and needs few; Whisper takes no other number than its own."""
+    from transformers import Wav2Vec2BertConfig, Wav2Vec2BertModel
+
+    config = Wav2Vec2BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32, add_adapter=False
+    )
+    assert example_inputs(Wav2Vec2BertModel(config).eval())["input_features"].shape[1] == 64
+    whisper = tiny_model("whisper", max_source_positions=40)
+    assert example_inputs(whisper)["input_features"].shape[-1] == 80

@@ -125,3 +125,56 @@ def test_an_example_of_one_position_is_refused():
     """It cannot show what is a key and what is a query."""
     with pytest.raises(ExampleError, match="at least 2 positions"):
         hp.find_heads(tiny_model("llama"), example={"input_ids": torch.tensor([[5]])})
+
+
+class Wrapped(nn.Module):
+    """Any module around a model."""
+
+    def __init__(self, *inner):
+        super().__init__()
+        self.parts = nn.ModuleList(inner)
+
+    def forward(self, **batch):
+        return [part(**batch) for part in self.parts]
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, Wrapped, torch.compile, lambda model: Wrapped(Wrapped(model))])
+def test_heads_keep_their_numbers_behind_wrappers(wrap):
+    """Original numbers, and a mask hits the head that it names."""
+    model = tiny_model("bert")
+    first = hp.HeadMask.full(hp.find_heads(model)).without("encoder.0:0", "encoder.0:1", "encoder.1")
+    example = example_inputs(model)
+    with torch.no_grad(), hp.masked(model, first.without("encoder.0:2")):
+        expected = model(**example).logits
+    wrapped = wrap(hp.prune_(model, first))
+    heads = hp.find_heads(wrapped, example=example)
+    assert {site.id: site.kept for site in heads} == {"encoder.0": (2, 3), "encoder.1": ()}
+    with torch.no_grad(), hp.masked(wrapped, hp.HeadMask.full(heads).without("encoder.0:2"), heads=heads):
+        assert torch.allclose(model(**example).logits, expected, atol=1e-5)
+
+
+def test_two_pruned_models_in_one_have_the_names_of_the_whole():
+    """Each with its own numbers; where sites are empty, their names are not known and it is refused."""
+    models = [tiny_model("bert", seed=seed) for seed in (0, 1)]
+    for model, gone in zip(models, ("encoder.0:0", "encoder.1:2"), strict=True):
+        hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without(gone))
+    example = example_inputs(models[0])
+    heads = hp.find_heads(Wrapped(*models), example=example)
+    assert len({site.id for site in heads}) == 4
+    assert {site.path: site.kept for site in heads if site.num_heads == 3} == {
+        "parts.0.bert.encoder.layer.0.attention": (1, 2, 3),
+        "parts.1.bert.encoder.layer.1.attention": (0, 1, 3),
+    }
+    hp.prune_(models[0], hp.HeadMask.full(hp.find_heads(models[0])).without("encoder.1"))
+    with pytest.raises(UnsupportedModelError, match=r"parts\.0 in Wrapped was pruned by itself"):
+        hp.find_heads(Wrapped(*models), example=example)
+
+
+def test_a_model_around_a_pruned_one_is_not_pruned():
+    """The inner config tells of its heads, and would go wrong; nor is one that DDP has taken."""
+    model = tiny_model("bert")
+    hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("encoder.0:0"))
+    outer, example = Wrapped(model), example_inputs(model)
+    mask = hp.HeadMask.full(hp.find_heads(outer, example=example)).without("encoder.1:0")
+    with pytest.raises(UnsupportedModelError, match=r"get_submodule\('parts\.0'\)"):
+        hp.prune_(outer, mask, example=example)

@@ -23,9 +23,9 @@ def examinations(monkeypatch):
     seen = []
     original = find.traced_run
 
-    def counted(model, example=None):
+    def counted(model, inputs, **how):
         seen.append(model)
-        return original(model, example)
+        return original(model, inputs, **how)
 
     monkeypatch.setattr(find, "traced_run", counted)
     return seen

@@ -84,3 +84,22 @@ def test_names_of_a_full_size_config_follow_its_layers():
     """Twelve layers count to 11, in order."""
     model = AutoModel.from_config(BertConfig(hidden_size=24, num_attention_heads=2, intermediate_size=8, vocab_size=50))
     assert ids(model) == [f"encoder.{layer}" for layer in range(12)]
+
+
+def test_names_do_not_depend_on_the_example():
+    """A picture of one patch before another, text alone, one text: what a block is called follows from the model."""
+    from tools.families.build_model import build
+
+    model = build("qwen2_5_vl").model
+    config, sizes = model.config, model.config.vision_config
+    width = sizes.in_channels * sizes.temporal_patch_size * sizes.patch_size**2
+    tokens = torch.tensor([[config.image_token_id, 7, *[config.image_token_id] * 4, 8, 9]])
+    picture = {
+        "input_ids": tokens, "attention_mask": torch.ones_like(tokens), "pixel_values": torch.randn(5, width),
+        "image_grid_thw": torch.tensor([[1, 1, 1], [1, 2, 2]]),
+        "mm_token_type_ids": (tokens == config.image_token_id).long(),
+    }  # fmt: skip
+    text = {"input_ids": torch.tensor([[7, 8, 9]])}
+    every = ["visual.encoder.0", "visual.encoder.1", "language.decoder.0", "language.decoder.1"]
+    assert ids(model) == ids(model, example=picture) == every
+    assert ids(model, example=text) == every[2:]

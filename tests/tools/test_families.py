@@ -138,3 +138,12 @@ def test_a_sample_reproduces_the_file(model_type):
         pytest.skip(f"the file is about transformers {version}")
     (found,) = verify_types([model_type]).values()
     assert found.to_dict() == families[model_type].to_dict()
+
+
+def test_a_type_that_takes_too_much_to_look_at_fails(monkeypatch):
+    """Whatever else it passes: its example is too large."""
+    from tools.families import families
+
+    assert families.verify_type("bert").status == "pass"
+    monkeypatch.setattr(families, "MOST_BYTES", -1)
+    assert "looking at a tiny model takes 0 s" in families.verify_type("bert").reason

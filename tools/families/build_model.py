@@ -12,7 +12,7 @@ from torch import nn
 
 from headprune.errors import HeadpruneError
 from headprune.structure.dummy_inputs import value_of
-from headprune.structure.run import example_inputs, to_model
+from headprune.structure.run import example_inputs, run
 
 LARGEST = 40_000_000  # parameters; what cannot be made smaller is not tiny
 # Which of a type's classes is taken: the first mapping that has it, then any other.
@@ -102,7 +102,7 @@ def _built(model: nn.Module, seed: int) -> Built:
     enlarge_(model, seed)
     batch = example_inputs(model.eval())
     with torch.no_grad():
-        model(**to_model(model, batch))
+        run(model, batch)  # which leaves it as it is
     return Built(model, batch)
 
 

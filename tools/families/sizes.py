@@ -115,7 +115,10 @@ ODD: dict[str, dict[str, Any]] = {
     "videoprism": {"vision_config": {"image_size": 36}},
     "videoprism_vision_model": {"image_size": 36},
     **_each(("pvt", "pvt_v2"), {"image_size": 64}),
-    **_each(("big_bird", "bigbird_pegasus"), {"attention_type": "original_full"}),
+    **_each(
+        ("big_bird", "bigbird_pegasus"), {"attention_type": "block_sparse", "block_size": 2, "num_random_blocks": 1}
+    ),
+    **_each(("longformer", "led"), {"attention_window": 4}),
     "diffllama": {"num_attention_heads": 8, "num_key_value_heads": 4},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "bridgetower": {"text_config": {"hidden_size": 128}, "vision_config": {"hidden_size": 128}, "hidden_size": 128},

@@ -41,6 +41,20 @@ def read(model_or_config: object) -> Entry | None:
     return entry
 
 
+def pruned_parts(model: nn.Module) -> list[tuple[str, nn.Module, Entry]]:
+    """The model with its entry; or, where it has none, the outermost modules in it that were pruned by themselves, with
+    what comes before their paths."""
+    found: list[tuple[str, nn.Module, Entry]] = []
+    for path, part in model.named_modules():
+        if path and not (vars(part).get("_headprune_record") or hasattr(part, "post_init")):
+            continue
+        if any(path.startswith(prefix) for prefix, _, _ in found):
+            continue
+        if (entry := read(part)) is not None:
+            found.append((f"{path}." if path else "", part, entry))
+    return found
+
+
 def stored_entry(folder: Path, name: str) -> Entry | None:
     """An entry of the config in a folder; a file that cannot be understood is an OSError or a ValueError."""
     entry: object = loads(bounded_text(folder / "config.json")).get(name)

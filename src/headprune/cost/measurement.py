@@ -19,6 +19,7 @@ from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.errors import HeadpruneError
 from headprune.heads import HeadMap
 from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.model_state import same_attributes
 from headprune.structure.run import example_inputs, run, to_model
 from headprune.types import Args, Batch, Function, Kwargs
 
@@ -81,6 +82,8 @@ def measure(
     inputs = to_model(model, example if example is not None else sized_example(model, batch, length))
     rows = next((len(value) for value in inputs.values() if hasattr(value, "__len__")), batch)
     timing = _timing(model, against, inputs, rows, repeats, warmup) if repeats else None
+    with same_attributes(model):
+        held = peak_memory(lambda: run(model, inputs, keep_state=False), next(model.parameters()).device)
     return Measurement(
         heads=len(heads),
         parameters=count_parameters(model, heads),
@@ -88,7 +91,7 @@ def measure(
         batch=rows,
         length=inputs["input_ids"].shape[1] if "input_ids" in inputs else None,
         timing=timing,
-        peak_memory=peak_memory(lambda: run(model, inputs), next(model.parameters()).device),
+        peak_memory=held,
         cache_bytes_per_token=cache_bytes_per_token(model, heads),
     )
 
@@ -153,8 +156,9 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
 def _timing(model: nn.Module, against: nn.Module | None, inputs: Batch, rows: int, repeats: int, warmup: int) -> Timing:
     after = waiting_for(next(model.parameters()).device)
     models = [model, model, *([unwrapped(against)] if against is not None else [])]
-    with torch.inference_mode():
-        times = interleaved([lambda m=m: run(m, inputs) for m in models], repeats, warmup, after)  # type: ignore[misc]
+    tasks = [lambda m=m: run(m, inputs, keep_state=False) for m in models]
+    with torch.inference_mode(), same_attributes(model), same_attributes(models[-1]):
+        times = interleaved(tasks, repeats, warmup, after)
     control, control_low, control_high = ratio(times[0], times[1])
     speedup = ratio(times[2], times[0]) if against is not None else None
     low, median, high = statistics.quantiles(times[0], n=4, method="inclusive") if repeats > 1 else (times[0][0],) * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,8 @@ from headprune.hooks import projection_at
 from headprune.masking import masked
 from headprune.structure import projections
 from headprune.structure.find import find_heads
-from headprune.structure.run import difference, run
+from headprune.structure.model_state import same_attributes
+from headprune.structure.run import difference, run, same_draws
 from headprune.surgery.prune import prune_
 from headprune.surgery.remove import double_precision
 
@@ -26,7 +27,7 @@ checks: dict[str, Callable[[CheckedModel], None]] = {}  # in the order in which 
 CORE = ("found", "masked", "pruned", "reloaded")
 
 
-def _check(name: str) -> Callable[[Callable[[CheckedModel], None]], Callable[[CheckedModel], None]]:
+def add_check(name: str) -> Callable[[Callable[[CheckedModel], None]], Callable[[CheckedModel], None]]:
     def add(function: Callable[[CheckedModel], None]) -> Callable[[CheckedModel], None]:
         checks[name] = function
         return function
@@ -50,6 +51,7 @@ class CheckedModel:
     example: Mapping[str, Any]
     heads: HeadMap
     eager: Callable[[], nn.Module] | None = None  # the same model with eager attention, where it can be built anew
+    compared: list[nn.Module] = field(default_factory=list)  # without one unit each: pruned, and saved and loaded
 
     @cached_property
     def one_fewer(self) -> HeadMask:
@@ -100,13 +102,13 @@ def padded(batch: Mapping[str, Any], *, left: bool = False) -> dict[str, Any]:
     return {**batch, "attention_mask": hidden}
 
 
-def _same(found: Any, expected: Any, what: str, *, exactly: bool = False) -> None:
+def check_same(found: Any, expected: Any, what: str, *, exactly: bool = False) -> None:
     gap = difference(found, expected)
     if not gap.is_small or (exactly and gap.largest):
         raise VerificationError(f"{what}: differs by {gap.largest:.1e}")
 
 
-@_check("found")
+@add_check("found")
 def _found(subject: CheckedModel) -> None:
     """Nothing that looks like softmax attention was left aside."""
     left = [item for item in subject.heads.skipped if item.has_heads]
@@ -115,12 +117,12 @@ def _found(subject: CheckedModel) -> None:
         raise Refused(told)
 
 
-@_check("masked")
+@add_check("masked")
 def _masked(subject: CheckedModel) -> None:
     """A mask of ones changes no bit; masking a head changes the answer, at every site."""
     plain = subject.answer(subject.model)
     ones = {site.id: torch.ones(site.num_heads, requires_grad=True) for site in subject.heads}
-    _same(subject.masked_answer(ones), plain, "a mask of ones", exactly=True)
+    check_same(subject.masked_answer(ones), plain, "a mask of ones", exactly=True)
     for site in subject.heads:
         full = HeadMask.full(subject.heads)
         one, every = (difference(subject.masked_answer(full.without(x)), plain) for x in (f"{site.id}:0", site.id))
@@ -136,30 +138,30 @@ def _changes_in_double(subject: CheckedModel, mask: HeadMask) -> bool:
         return difference(subject.masked_answer(mask), subject.answer(subject.model)).largest > 0.0
 
 
-@_check("pruned")
+@add_check("pruned")
 def _pruned(subject: CheckedModel) -> None:
     """Removed = masked, one head or group of every site at once, on a whole and on a padded batch."""
     pruned = subject.pruned(subject.one_fewer)
     for batch in (subject.example, subject.batch):
-        _same(subject.answer(pruned, batch), subject.masked_answer(subject.one_fewer, batch), "pruned and masked")
+        check_same(subject.answer(pruned, batch), subject.masked_answer(subject.one_fewer, batch), "pruned and masked")
     left = len(find_heads(pruned, subject.example))
     if left != len(subject.one_fewer):
         raise VerificationError(f"{left} heads are found after pruning, {len(subject.one_fewer)} should be left")
 
 
-@_check("reloaded")
+@add_check("reloaded")
 def _reloaded(subject: CheckedModel) -> None:
     """Saved = loaded, bit for bit, with ragged layers; and again after saving what was loaded."""
-    _round_trip(subject, subject.one_fewer)
+    subject.compared[:] = _round_trip(subject, subject.one_fewer)
 
 
-@_check("emptied")
+@add_check("emptied")
 def _emptied(subject: CheckedModel) -> None:
     """The first and the last site without heads, and all of them: as with all heads masked, no layer of width zero."""
     full = HeadMask.full(subject.heads)
     for mask in (full.without(*subject.ends), HeadMask.empty(subject.heads)):
         pruned = subject.pruned(mask)
-        _same(subject.answer(pruned), subject.masked_answer(mask), "emptied and masked")
+        check_same(subject.answer(pruned), subject.masked_answer(mask), "emptied and masked")
         if _zero_widths(pruned) > _zero_widths(subject.model):
             raise VerificationError("a layer of width zero is left")
 
@@ -168,13 +170,13 @@ def _zero_widths(model: nn.Module) -> int:
     return sum(0 in parameter.shape for parameter in model.parameters())
 
 
-@_check("emptied and reloaded")
+@add_check("emptied and reloaded")
 def _emptied_reloaded(subject: CheckedModel) -> None:
     """Saved = loaded with sites that lost all their heads."""
     _round_trip(subject, subject.one_fewer.without(*subject.ends))
 
 
-@_check("pruned twice")
+@add_check("pruned twice")
 def _twice(subject: CheckedModel) -> None:
     """Two prunings equal one mask; heads keep the numbers of the original model."""
     pruned = subject.pruned(one_unit_fewer(subject.heads, which=-1))
@@ -183,10 +185,10 @@ def _twice(subject: CheckedModel) -> None:
         raise NotApplicableError
     second = one_unit_fewer(left)
     prune_(pruned, second, example=subject.example)
-    _same(subject.answer(pruned), subject.masked_answer(second), "pruned twice and masked")
+    check_same(subject.answer(pruned), subject.masked_answer(second), "pruned twice and masked")
 
 
-@_check("generates")
+@add_check("generates")
 def _generates(subject: CheckedModel) -> None:
     """The pruned model writes the masked model's text, with a cache and without, also where sites are empty."""
     if not getattr(subject.model, "can_generate", lambda: False)() or "input_ids" not in subject.example:
@@ -208,7 +210,7 @@ def _generates(subject: CheckedModel) -> None:
             found = _written(pruned, prompt, use_cache=use_cache)
             if found.text != expected.text:
                 raise VerificationError(f"the pruned model writes another text than the masked one, {use_cache=}")
-            _same(found.logits, expected.logits, f"what is behind the same text, {use_cache=}")
+            check_same(found.logits, expected.logits, f"what is behind the same text, {use_cache=}")
             compared += 1
     if not compared:
         raise NotApplicableError
@@ -232,23 +234,23 @@ def _writes(model: nn.Module, prompt: dict[str, Any]) -> bool:
 
 
 def _written(model: Any, prompt: dict[str, Any], *, use_cache: bool, tokens: int = 5) -> _Written:
-    torch.manual_seed(0)
     settings = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "use_cache": use_cache}
-    written = model.generate(**prompt, **settings, output_logits=True, return_dict_in_generate=True)
+    with same_attributes(model), same_draws(model):
+        written = model.generate(**prompt, **settings, output_logits=True, return_dict_in_generate=True)
     return _Written(getattr(written, "sequences", written).tolist(), getattr(written, "logits", None) or ())
 
 
-@_check("eager")
+@add_check("eager")
 def _eager(subject: CheckedModel) -> None:
     """Removed = masked under eager attention too; `output_attentions` has a map for every head that is left."""
     model = subject.eager() if subject.eager is not None else _with_eager_attention(subject.model)
     with torch.no_grad():
-        if _has_nan(run(model, subject.example)):  # rows that see nothing at all, which fused attention forgives
+        if has_nan(run(model, subject.example)):  # rows that see nothing at all, which fused attention forgives
             raise NotApplicableError
     heads = find_heads(model, subject.example)
     eager = CheckedModel(model, subject.example, heads)
     pruned = eager.pruned(eager.one_fewer)
-    _same(eager.answer(pruned), eager.masked_answer(eager.one_fewer), "pruned and masked")
+    check_same(eager.answer(pruned), eager.masked_answer(eager.one_fewer), "pruned and masked")
     before, after = (_map_heads(one, eager.batch) for one in (model, pruned))
     others = len(before) - sum(len(site.layers) for site in heads)  # maps of something else: they stay as they are
     for old, new in zip(before, after, strict=True):
@@ -270,7 +272,7 @@ def _with_eager_attention(model: nn.Module) -> nn.Module:
     return other
 
 
-def _has_nan(answer: Any) -> bool:
+def has_nan(answer: Any) -> bool:
     values = answer.to_tuple() if hasattr(answer, "to_tuple") else (answer,)
     return any(isinstance(value, Tensor) and bool(value.isnan().any()) for value in values)
 
@@ -289,7 +291,7 @@ def _map_heads(model: nn.Module, batch: Mapping[str, Any]) -> list[int]:
     return found
 
 
-@_check("bf16")
+@add_check("bf16")
 def _bf16(subject: CheckedModel) -> None:
     """Removed = masked within the tolerance of half precision."""
     half = copy.deepcopy(subject.model).to(torch.bfloat16)
@@ -309,7 +311,7 @@ def _bf16(subject: CheckedModel) -> None:
         )
 
 
-@_check("trains")
+@add_check("trains")
 def _trains(subject: CheckedModel) -> None:
     """Gradients reach what is left of the projections, under gradient checkpointing where the family has it."""
     # A site that loses all heads may be the only way from input to output, and then nothing trains: it is spared.
@@ -348,7 +350,7 @@ def _backward(model: Any, subject: CheckedModel) -> None:
     torch.stack(terms).sum().backward()
 
 
-def _round_trip(subject: CheckedModel, mask: HeadMask) -> None:
+def _round_trip(subject: CheckedModel, mask: HeadMask) -> tuple[nn.Module, nn.Module]:
     lost = _lost_by_transformers(subject)
     pruned: Any = subject.pruned(mask)
     expected = subject.answer(pruned)
@@ -357,13 +359,14 @@ def _round_trip(subject: CheckedModel, mask: HeadMask) -> None:
         loaded = _load(type(subject.model), folder)
     _same_weights(loaded, pruned, lost)
     _put_back(loaded, pruned, lost)
-    _same(subject.answer(loaded), expected, "saved and loaded")
+    check_same(subject.answer(loaded), expected, "saved and loaded")
     with tempfile.TemporaryDirectory() as folder:
         loaded.save_pretrained(folder)
         again = _load(type(subject.model), folder)
     _same_weights(again, pruned, lost)
     _put_back(again, pruned, lost)
-    _same(subject.answer(again), expected, "saved and loaded twice")
+    check_same(subject.answer(again), expected, "saved and loaded twice")
+    return pruned, loaded
 
 
 def _same_weights(loaded: nn.Module, saved: nn.Module, lost: set[str]) -> None:

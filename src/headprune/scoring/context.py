@@ -15,7 +15,8 @@ from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadScores, Site
 from headprune.hooks import joined_heads
 from headprune.masking import masked
-from headprune.structure.run import eval_mode
+from headprune.structure.model_state import same_attributes
+from headprune.structure.run import eval_mode, kept_draws
 from headprune.types import Batch, Outputs
 
 ROW = "row"  # which example is in which row of a batch
@@ -98,7 +99,7 @@ def evaluation(model: nn.Module) -> Iterator[None]:
     for parameter in trained:
         parameter.requires_grad_(False)
     try:
-        with eval_mode(model), joined_heads(model):
+        with kept_draws(model), same_attributes(model), eval_mode(model), joined_heads(model):
             yield
     finally:
         for parameter in trained:

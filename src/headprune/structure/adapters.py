@@ -46,6 +46,10 @@ class Adapter:
     """How its output projection can be called as a module, where its own code only uses the weights: one of the forms
     in hooks/unfused_attention.py."""
 
+    rebuilds: bool = False
+    """It builds its attention anew from its config when the length of the input asks for another kind: its config must
+    say how many heads are left."""
+
     coupled: str = ""
     """Why heads cannot be removed exactly, where the code says so and the structure does not show it."""
 
@@ -95,6 +99,9 @@ for _name in (
     "PPOCRV5ServerRecAttention",
 ):
     adapters.add(_name)(Adapter(reshapes_to_width=True))
+
+for _name in ("BigBirdAttention", "BigBirdPegasusEncoderAttention"):
+    adapters.add(_name)(Adapter(rebuilds=True))
 
 adapters.add("WavLMAttention")(
     Adapter(bias_of_all_heads=True, keep_whole=("rel_attn_embed",), keep_counts=("num_heads",), unfused="gated_bias")

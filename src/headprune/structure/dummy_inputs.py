@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from headprune.structure.model_state import same_attributes
 from headprune.types import Config, Kwargs
 
 Inputs: TypeAlias = Kwargs
@@ -123,7 +124,7 @@ class InputMaker:
         given = {name: value for name, value in others.items() if name in takes}
         weight = next(self.model.parameters())
         try:
-            with torch.no_grad():
+            with torch.no_grad(), same_attributes(self.model):
                 found = features(**{n: v.to(weight.device) if isinstance(v, Tensor) else v for n, v in given.items()})
         except Exception:  # the model will not take the picture either, and then it gets text alone
             return 0
@@ -202,11 +203,12 @@ class InputMaker:
             self.setting("num_mel_bins", "feature_projection_input_dim", "input_feat_per_channel", "feature_size")
             or self.setting("input_feat_size", "input_dim") or 128
         )  # fmt: skip
-        frames = 2 * int(self.setting("max_source_positions") or MEL_FRAMES // 2)
-        for shape in ((self.batch, bands, frames), (self.batch, frames, bands)):
-            made: Inputs = {"input_features": self.normal(*shape)}
-            yield {**made, **self.sound_masks(frames)}
-            yield made
+        longest = 2 * int(self.setting("max_source_positions") or MEL_FRAMES // 2)
+        for frames in dict.fromkeys((min(longest, MEL_FRAMES), longest)):  # all that it can take: if it insists
+            for shape in ((self.batch, bands, frames), (self.batch, frames, bands)):
+                made: Inputs = {"input_features": self.normal(*shape)}
+                yield {**made, **self.sound_masks(frames)}
+                yield made
 
     def sound_masks(self, frames: int) -> Inputs:
         ones = torch.ones(self.batch, frames, dtype=torch.long)

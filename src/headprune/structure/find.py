@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.errors import ExampleError, UnsupportedModelError
+from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
 from headprune.heads import HeadMap, Site, Skipped
-from headprune.heads.headmap import NEURONS
 from headprune.hooks import alone_with, paused_gates, settled
 from headprune.structure.memory import ModelStructure, known_heads, known_structure, remember_structure
 from headprune.structure.neurons import FeedForward, find_feed_forward
-from headprune.structure.trace import AttentionBlock, attention_blocks, places_in_lists, traced_run
+from headprune.structure.optional_inputs import fullest, longer_examples
+from headprune.structure.run import example_inputs
+from headprune.structure.site_names import SiteAddress, name_neurons, name_sites
+from headprune.structure.trace import AttentionBlock, attention_blocks, traced_run
 from headprune.types import Batch
 
 
@@ -73,25 +74,111 @@ def examined(model: nn.Module, example: Batch | None = None, *, neurons: bool = 
             f"{type(model).__name__} has weights on the meta device (built empty, or offloaded): it cannot be run to "
             "find its heads. Load it into memory first, without offloading to disk."
         )
-    with alone_with(model, "find_heads"), paused_gates(), traced_run(model, example) as traced:
+    with alone_with(model, "find_heads"), paused_gates():
+        look, own = _looks(model, example, neurons)
+    paths = {block.path for block in look.blocks}
+    others = [block for block in own.blocks if block.path not in paths]
+    attention = _structure(model, look.blocks, others, [], look.skipped, neurons=False)
+    if not neurons:
+        return attention
+    every = _structure(model, look.blocks, others, look.parts, [*look.skipped, *look.without], neurons=True)
+    return dataclasses.replace(every, attention=attention)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one example shows."""
+
+    blocks: list[AttentionBlock]
+    skipped: list[Skipped]
+    parts: list[FeedForward]
+    without: list[Skipped]
+    replaced: list[str]
+
+    @property
+    def idle(self) -> int:
+        return sum(len(block.idle) for block in self.blocks)
+
+
+def _look(model: nn.Module, inputs: Batch, neurons: bool, *, is_made: bool) -> _Look:
+    with traced_run(model, inputs, is_made=is_made) as traced:
         blocks, skipped = attention_blocks(traced)
         closed = [item.path for item in skipped if not _holds(item.path, _emptied_paths(model))]
         parts, without = find_feed_forward(traced, blocks, closed) if neurons else ([], [])
-    attention = _structure(model, blocks, [], skipped, neurons=False)
-    if not neurons:
-        return attention
-    every = _structure(model, blocks, parts, [*skipped, *without], neurons=True)
-    return dataclasses.replace(every, attention=attention)
+    return _Look(blocks, skipped, parts, without, traced.replaced)
+
+
+def _own_look(model: nn.Module, inputs: Batch, neurons: bool) -> _Look:
+    """By an example of ours: one on which the model stays what it is, with the inputs that all projections need."""
+    look = _look(model, inputs, neurons, is_made=True)
+    if look.replaced:
+        for longer in longer_examples(model):
+            look = _look(model, longer, neurons, is_made=True)
+            if not look.replaced:
+                break
+        else:
+            raise _replaces_itself(model, look)
+    if look.idle:
+        fuller = _look(model, fullest(model, inputs), neurons, is_made=True)
+        look = fuller if fuller.idle < look.idle and not fuller.replaced else look
+    return look
+
+
+def _looks(model: nn.Module, example: Batch | None, neurons: bool) -> tuple[_Look, _Look]:
+    """What the example shows, and what one of ours does: names follow from that, whatever example is given."""
+    if example is None or _is_like_ours(model, example):
+        look = _own_look(model, example if example is not None else example_inputs(model), neurons)
+        return look, look
+    look = _look(model, example, neurons, is_made=False)
+    try:
+        own = _own_look(model, example_inputs(model), neurons)
+    except HeadpruneError:  # none can be made: there is only the caller's
+        own = look
+    if look.replaced and own is look:
+        raise _replaces_itself(model, look)
+    return (own if look.replaced else _with_own(look, own)), own
+
+
+def _is_like_ours(model: nn.Module, example: Batch) -> bool:
+    """Whether an example has the inputs, and the shapes, of one of ours."""
+    try:
+        made = example_inputs(model)
+    except HeadpruneError:
+        return False
+    return {name: getattr(value, "shape", None) for name, value in example.items()} == {
+        name: getattr(value, "shape", None) for name, value in made.items()
+    }
+
+
+def _with_own(look: _Look, own: _Look) -> _Look:
+    """What a block attends to is told by our example, and its projections where the given one leaves some idle."""
+    known = {block.path: block for block in own.blocks}
+    blocks = []
+    for block in look.blocks:
+        ours = known.get(block.path, block)
+        if len(ours.idle) < len(block.idle) and ours.heads == block.heads:
+            block = ours
+        blocks.append(dataclasses.replace(block, is_cross=ours.is_cross, is_causal=ours.is_causal))
+    return dataclasses.replace(look, blocks=blocks)
+
+
+def _replaces_itself(model: nn.Module, look: _Look) -> ExampleError:
+    return ExampleError(
+        f"On this example {type(model).__name__} puts other modules in place of {', '.join(look.replaced[:2])} (it has "
+        "another attention for short texts), so that what is seen does not hold for the model. Pass a longer example."
+    )
 
 
 def _structure(
     model: nn.Module,
     blocks: Sequence[AttentionBlock],
+    others: Sequence[AttentionBlock],
     parts: Sequence[FeedForward],
     skipped: Sequence[Skipped],
     *,
     neurons: bool,
 ) -> ModelStructure:
+    """Sites with names; `others` are blocks that the example does not run, and count for names all the same."""
     sites = {
         block.path: Site(
             id=name.id,
@@ -109,7 +196,7 @@ def _structure(
             groups=block.groups,
             batch_axis=block.batch_axis,
         )
-        for block, name in zip(blocks, name_sites(model, blocks), strict=True)
+        for block, name in zip(blocks, name_sites(model, [*blocks, *others]), strict=False)
     }
     by_path = {block.path: block for block in blocks}
     sites |= {
@@ -147,46 +234,75 @@ def _neuron_site(part: FeedForward, name: SiteAddress) -> Site:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model behind `torch.compile` and peft's wrapper."""
+    """The model behind `torch.compile`, peft's wrapper, `DataParallel` and `DistributedDataParallel`."""
     compiled, base = getattr(model, "_orig_mod", None), getattr(model, "get_base_model", None)
     if isinstance(compiled, nn.Module):
         return unwrapped(compiled)
     if hasattr(model, "peft_config") and base is not None:
         return unwrapped(base())
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module)
+    if any(hasattr(module, "_fsdp_wrapped_module") for module in model.modules()):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} holds FullyShardedDataParallel modules, which keep their weights in flat pieces. "
+            "Find, mask and prune heads before the model is wrapped."
+        )
     return model
 
 
 def _remembered_sites(model: nn.Module, found: Mapping[str, Site], *, neurons: bool) -> dict[str, Site]:
     """Sites as an earlier pruning recorded them, under this model's paths; emptied ones included."""
-    entry = config_entry.read(model)
-    if entry is None:
-        return {}
-    sites = {}
-    for site in config_entry.recorded_heads(entry):
-        place = config_entry.find_module(model, site.path)
-        if site.is_neurons and not neurons:
-            continue
-        if place is None:
-            continue  # a part that this class of the model does not have
-        here = found.get(place[0])
-        if site.num_heads and here is None:
-            continue  # this class has the block but does not run it
-        if site.num_heads and here is not None and here.num_heads != site.num_heads:
-            raise UnsupportedModelError(
-                f"The config says that {site.id} has {site.num_heads} heads left; {here.num_heads} were found at "
-                f"{place[0]}. The model was changed after it was pruned, or its config was edited."
-            )
-        output = place[0].removesuffix(site.path) + site.output
-        sites[place[0]] = dataclasses.replace(site, path=place[0], output=output)
+    sites: dict[str, Site] = {}
+    for prefix, part, entry in config_entry.pruned_parts(model):
+        recorded = {}
+        for site in config_entry.recorded_heads(entry):
+            place = config_entry.find_module(part, site.path)
+            if place is None or (site.is_neurons and not neurons):
+                continue  # a part that this class of the model does not have
+            path = f"{prefix}{place[0]}"
+            here = found.get(path)
+            if site.num_heads and here is None:
+                continue  # this class has the block but does not run it
+            if site.num_heads and here is not None and here.num_heads != site.num_heads:
+                raise UnsupportedModelError(
+                    f"The config says that {site.id} has {site.num_heads} heads left; {here.num_heads} were found at "
+                    f"{path}. The model was changed after it was pruned, or its config was edited."
+                )
+            output = path.removesuffix(site.path) + site.output
+            recorded[path] = dataclasses.replace(site, path=path, output=output)
+        sites |= _named_as_whole(model, prefix, recorded, found) if prefix else recorded
     return sites
+
+
+def _named_as_whole(
+    model: nn.Module, prefix: str, recorded: Mapping[str, Site], found: Mapping[str, Site]
+) -> dict[str, Site]:
+    """Sites of a pruned model inside another: the numbers of their heads are its own, their names the whole's."""
+    if all(found[path].id == site.id for path, site in recorded.items() if path in found) and not found.keys() - {
+        *recorded
+    }:
+        return dict(recorded)
+    if emptied := [site.id for site in recorded.values() if not site.num_heads]:
+        raise UnsupportedModelError(
+            f"{prefix.removesuffix('.')} in {type(model).__name__} was pruned by itself and has sites without heads "
+            f"({', '.join(emptied[:3])}), whose names in the whole are not known. Work on that part: "
+            f"model.get_submodule('{prefix.removesuffix('.')}')."
+        )
+    names = ("id", "component", "layer", "layers", "tower")
+    return {
+        path: dataclasses.replace(site, **{name: getattr(found[path], name) for name in names})
+        for path, site in recorded.items()
+    }
 
 
 def _emptied_paths(model: nn.Module) -> list[str]:
     """Blocks that an earlier pruning took all heads from."""
-    entry = config_entry.read(model)
-    sites = config_entry.recorded_heads(entry) if entry is not None else ()
-    places = [config_entry.find_module(model, site.path) for site in sites if not site.num_heads]
-    return [place[0] for place in places if place is not None]
+    return [
+        f"{prefix}{place[0]}"
+        for prefix, part, entry in config_entry.pruned_parts(model)
+        for site in config_entry.recorded_heads(entry)
+        if not site.num_heads and (place := config_entry.find_module(part, site.path)) is not None
+    ]
 
 
 def _holds(path: str, emptied: Sequence[str]) -> bool:
@@ -197,123 +313,3 @@ def _holds(path: str, emptied: Sequence[str]) -> bool:
 def _related(path: str, emptied: str) -> bool:
     """Whether something skipped is the placeholder of an emptied site (or a parent, if that has no weights left)."""
     return f"{path}.".startswith(f"{emptied}.") or f"{emptied}.".startswith(f"{path}.")
-
-
-class Block(Protocol):
-    """Something in a layer: where it is, and when it ran."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def calls(self) -> tuple[int, ...]: ...
-
-
-@dataclass(frozen=True)
-class SiteAddress:
-    id: str
-    tower: str | None
-    component: str
-    layer: int
-    layers: tuple[int, ...]
-
-
-def name_sites(model: nn.Module, blocks: Sequence[AttentionBlock]) -> list[SiteAddress]:
-    """A name for each block, in the order given."""
-    towers = [_tower(model, block.path) for block in blocks]
-    several = len(set(towers)) > 1
-    decoders = {_decoder(block.path) for block in blocks if block.is_cross} - {None}
-    components = [_component(block, decoders) for block in blocks]
-    return _names(model, blocks, towers if several else [None] * len(towers), components)
-
-
-def name_neurons(model: nn.Module, parts: Sequence[Block]) -> list[SiteAddress]:
-    """A name for each feed-forward part, in the order given: `neurons.3`, or `decoder.neurons.3` where an encoder has
-    some, too."""
-    towers = [_tower(model, part.path) for part in parts]
-    several = len(set(towers)) > 1
-    sides = ["decoder" if _decoder(part.path) else "encoder" for part in parts]
-    prefixes = [
-        (tower if several else None, side if len(set(sides)) > 1 else None)
-        for tower, side in zip(towers, sides, strict=True)
-    ]
-    return _names(model, parts, [".".join(filter(None, both)) or None for both in prefixes], [NEURONS] * len(parts))
-
-
-def _names(
-    model: nn.Module, blocks: Sequence[Block], towers: Sequence[str | None], components: Sequence[str]
-) -> list[SiteAddress]:
-    """A second one of the same tower, component and layer is told by its number."""
-    families: dict[tuple[str | None, str], list[int]] = {}
-    for index, key in enumerate(zip(towers, components, strict=True)):
-        families.setdefault(key, []).append(index)
-    names: dict[int, SiteAddress] = {}
-    for (tower, component), members in families.items():
-        layers = _layers(model, [blocks[i] for i in members])
-        used: dict[int, int] = {}
-        for index, runs in zip(members, layers, strict=True):
-            used[runs[0]] = used.get(runs[0], 0) + 1
-            nth = f"#{used[runs[0]]}" if used[runs[0]] > 1 else ""
-            prefix = f"{tower}." if tower else ""
-            names[index] = SiteAddress(f"{prefix}{component}.{runs[0]}{nth}", tower, component, runs[0], runs)
-    return [names[i] for i in range(len(blocks))]
-
-
-def _component(block: AttentionBlock, decoders: set[str | None]) -> str:
-    """By what it attends to; a decoder that sees later positions too (DETR) is known by its cross-attention."""
-    if block.is_cross:
-        return "cross"
-    return "decoder" if block.is_causal or _decoder(block.path) in decoders else "encoder"
-
-
-def _decoder(path: str) -> str | None:
-    """The part of a path that leads to a decoder."""
-    before, found, rest = path.partition("decoder")
-    return f"{before}{found}{rest.partition('.')[0]}" if found else None
-
-
-def _tower(model: nn.Module, path: str) -> str | None:
-    """The enclosing sub-model that has a config of another kind than the whole: `vision_model` is `vision`."""
-    whole = type(getattr(model, "config", None))
-    module = model
-    for part in path.split("."):
-        module = getattr(module, part)
-        config = getattr(module, "config", None)
-        is_model = config is not None and hasattr(module, "post_init")
-        if is_model and type(config) is not whole and part != "model":
-            if part in ("encoder", "decoder"):
-                return None  # the component says it already
-            return part.removesuffix("_model").removesuffix("_tower")
-    return None
-
-
-def _layers(model: nn.Module, blocks: Sequence[Block]) -> list[tuple[int, ...]]:
-    """The layers that run each block, all of one tower and component."""
-    runs = sum(len(block.calls) for block in blocks)
-    if runs > len(blocks) and runs == _config_layers(model):  # a module shared by several layers: count its calls
-        order = sorted(time for block in blocks for time in block.calls)
-        return [tuple(order.index(time) for time in block.calls) for block in blocks]
-    places = [places_in_lists(model, block.path) for block in blocks]
-    depth = max(map(len, places))
-    if any(len(place) != depth for place in places) or depth == 0:
-        return [(place[0][1] if place else 0,) for place in places]
-    varying = [d for d in range(depth) if len({place[d][1] for place in places}) > 1]
-    if len(varying) < 2:  # one list of layers; other lists on the path hold the parts of a layer
-        at = varying[0] if varying else 0
-        return [(place[at][1],) for place in places]
-    outer, inner = varying[0], varying[-1]  # stages of layers: count through
-    return [(_layers_before(model, place[outer], place[inner]) + place[inner][1],) for place in places]
-
-
-def _config_layers(model: nn.Module) -> int | None:
-    count = getattr(getattr(model, "config", None), "num_hidden_layers", None)
-    return count if isinstance(count, int) else None
-
-
-def _layers_before(model: nn.Module, stage: tuple[str, int], inner: tuple[str, int]) -> int:
-    """How many layers the stages before this one have."""
-    stages, index = stage
-    rest = inner[0].removeprefix(f"{stages}.{index}")  # empty where the stage itself is the list
-    modules = dict(model.named_modules())
-    lists: list[Any] = [modules.get(f"{stages}.{i}{rest}", ()) for i in range(index)]  # a stage may have no attention
-    return sum(map(len, lists))

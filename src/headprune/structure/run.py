@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
 from headprune.errors import ExampleError, HeadpruneError
 from headprune.hooks import SavedCall
 from headprune.structure.dummy_inputs import InputMaker
+from headprune.structure.model_state import same_attributes
 from headprune.types import Batch, Kwargs
 
 
-def run(model: nn.Module, example: Batch | None = None, *, is_made: bool = False) -> Any:
-    """The model's answer to an example batch, in evaluation mode, without a cache; `is_made`: not the caller's."""
+def run(model: nn.Module, example: Batch | None = None, *, is_made: bool = False, keep_state: bool = True) -> Any:
+    """The model's answer to an example batch, in evaluation mode, without a cache; `is_made`: not the caller's.
+
+    The model is left as it was, unless the caller sees to that for many runs (`keep_state=False`).
+    """
     inputs = to_model(model, example if example is not None else example_inputs(model))
     asked = {"use_cache": False} if "use_cache" not in inputs and takes_use_cache(model) else {}
     try:
-        with eval_mode(model), same_draws(model):
+        with same_attributes(model) if keep_state else nullcontext(), eval_mode(model), same_draws(model):
             try:
                 return model(**inputs, **asked)
             except TypeError as error:  # a forward that hands its keywords on beside a use_cache of its own
@@ -43,7 +50,7 @@ def run_again(model: nn.Module, call: SavedCall) -> None:
     """Run a part of the model as it was run before."""
     args, kwargs = call.arguments()
     module = model.get_submodule(call.path)  # which pruning may have replaced
-    with same_draws(module):
+    with same_attributes(module), same_draws(module):
         module(*args, **kwargs)
 
 
@@ -67,14 +74,28 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def kept_draws(model: nn.Module) -> Iterator[None]:
+    """Whatever is drawn at random until the block ends, other draws go on as if nothing had been."""
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    python, arrays = random.getstate(), numpy.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=sorted(devices, key=str)):
+            yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+
+
+@contextmanager
 def same_draws(model: nn.Module) -> Iterator[None]:
     """A model that draws at random (masked patches, sampled keys) draws the same each time; other draws go on."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(devices, key=str)):
-        if devices:
+    with kept_draws(model):
+        if any(parameter.device.type == "cuda" for parameter in model.parameters()):
             torch.manual_seed(0)
         else:  # `manual_seed` would note for CUDA, which is not there, where it was called from
             torch.default_generator.manual_seed(0)
+        random.seed(0)
+        numpy.random.seed(0)
         yield
 
 
@@ -92,32 +113,6 @@ def free_gradients(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(False)
 
 
-@contextmanager
-def same_attributes(model: nn.Module) -> Iterator[None]:
-    """What modules keep from the run (recurrent states, LeViT's biases) goes: it would hold on to the whole graph."""
-    tables = [table for module in model.modules() for table in (vars(module), module._buffers)]
-    kept = [(table, {name: _copied(value) for name, value in table.items()}) for table in tables]
-    try:
-        yield
-    finally:
-        for table, before in kept:
-            for name in [name for name, value in table.items() if _holds_graph(value)]:
-                if name in before:
-                    table[name] = before[name]
-                else:
-                    del table[name]
-
-
-def _copied(value: Any) -> Any:
-    return dict(value) if type(value) is dict else value
-
-
-def _holds_graph(value: object) -> bool:
-    if type(value) is dict:
-        return any(isinstance(item, Tensor) and item.grad_fn is not None for item in value.values())
-    return isinstance(value, Tensor) and value.grad_fn is not None
-
-
 BATCH, LENGTH = 2, 7  # small, and unlike usual head counts, so that dimensions are not mistaken for one another
 
 
@@ -130,20 +125,23 @@ def example_inputs(model: nn.Module, *, batch: int = BATCH, length: int = LENGTH
             "Pass one: find_heads(model, example={'input_ids': …})."
         )
     maker = InputMaker(model, config, batch, length, seed)
-    batches = [inputs for inputs in maker.batches() if inputs and maker.required <= inputs.keys()]
-    if not batches:
-        raise ExampleError(
-            f"No example batch can be made for {type(model).__name__}: its forward takes {', '.join(maker.accepted)}. "
-            "Pass one: find_heads(model, example={…})."
-        )
-    if len(batches) > 1:  # several shapes are in use for such inputs: the model itself says which it takes
-        batches = [inputs for inputs in batches if _takes(model, inputs)][:1] or batches
-    return batches[0]
+    with eval_mode(model), kept_draws(model):  # how many places a picture takes is asked of the model
+        batches = (inputs for inputs in maker.batches() if inputs and maker.required <= inputs.keys())
+        first, second = next(batches, None), next(batches, None)
+        if first is None:
+            raise ExampleError(
+                f"No example batch can be made for {type(model).__name__}: its forward takes "
+                f"{', '.join(maker.accepted)}. Pass one: find_heads(model, example={{…}})."
+            )
+        if second is None:
+            return first
+        # Several shapes are in use for such inputs: the model itself says which it takes.
+        return next((inputs for inputs in chain((first, second), batches) if takes(model, inputs)), first)
 
 
-def _takes(model: nn.Module, inputs: Batch) -> bool:
+def takes(model: nn.Module, inputs: Batch) -> bool:
     try:
-        with torch.no_grad(), eval_mode(model), same_draws(model):
+        with torch.no_grad(), same_attributes(model), eval_mode(model), same_draws(model):
             model(**to_model(model, inputs))
     except Exception:  # whatever a forward stumbles over
         return False

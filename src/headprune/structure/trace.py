@@ -17,6 +17,8 @@ from headprune.heads import Skipped
 from headprune.hooks import AttentionEvent, Call, SavedCall, watched
 from headprune.structure import projections
 from headprune.structure.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
+from headprune.structure.model_state import same_attributes
+from headprune.structure.optional_inputs import unused_inputs
 from headprune.structure.ownership import (
     Backward,
     Reach,
@@ -25,7 +27,7 @@ from headprune.structure.ownership import (
     reaches_of_entries,
     role_channels,
 )
-from headprune.structure.run import example_inputs, free_gradients, run, same_attributes
+from headprune.structure.run import free_gradients, run
 from headprune.types import Batch
 
 
@@ -49,6 +51,11 @@ class AttentionBlock:
     calls: tuple[int, ...]  # when attention ran in this block: several times if the module is shared
     batch_axis: int  # which dimension of the output projection's input is the batch
     adapter: Adapter
+    idle: tuple[str, ...] = ()  # projections as wide as its heads that the example does not run
+    idle_without: tuple[str, ...] = ()  # inputs that the model takes and the example does not have, if some are idle
+
+
+ROWS = 8  # positions that are asked whether they see later ones
 
 
 class _CannotUseError(Exception):
@@ -63,16 +70,17 @@ class TracedRun:
     inputs: Batch
     calls: list[Call]  # in the order in which they began
     events: list[AttentionEvent]
+    replaced: list[str]  # modules that the model put others in place of: what was seen does not hold for it
 
 
 @contextmanager
-def traced_run(model: nn.Module, example: Batch | None = None) -> Iterator[TracedRun]:
-    """Run the model once, with gradients on."""
-    with free_gradients(model), same_attributes(model):
-        inputs = example if example is not None else example_inputs(model)
+def traced_run(model: nn.Module, inputs: Batch, *, is_made: bool) -> Iterator[TracedRun]:
+    """Run the model once, with gradients on; afterwards it is as it was."""
+    with free_gradients(model), same_attributes(model) as state:
         with watched(model) as watch:
-            run(model, inputs, is_made=example is None)
-        yield TracedRun(model, inputs, sorted(watch.calls, key=lambda call: call.order), watch.events)
+            run(model, inputs, is_made=is_made, keep_state=False)
+        calls = sorted(watch.calls, key=lambda call: call.order)
+        yield TracedRun(model, inputs, calls, watch.events, state.replaced_modules())
 
 
 def attention_blocks(traced: TracedRun) -> tuple[list[AttentionBlock], list[Skipped]]:
@@ -130,7 +138,11 @@ def _attention_block(traced: TracedRun, events: list[AttentionEvent]) -> Attenti
         found = _reached(wider, reaches(backward, [call.output for call in wider]))
         if _any_separate(found):
             block, reached = around[1], found
-    if reached and event.key_input is None and all(call.output.shape[-2] == 1 for call, _ in reached):
+    if (
+        reached
+        and event.key_input is None
+        and all(_has_one_position(call.output, traced.inputs) for call, _ in reached)
+    ):
         raise ExampleError(
             f"On this example {event.path} sees one position only, so its keys cannot be told from its queries. "
             "Pass an example with at least 2 positions."
@@ -147,6 +159,8 @@ def _attention_block(traced: TracedRun, events: list[AttentionEvent]) -> Attenti
     groups = _groups(backward.heads, by_projection, roles)
     queries = _query_inputs(reached, context)
     adapter = adapter_for(traced.model.get_submodule(event.path))
+    parameters = _bare_parameters(block, output, channels, backward, groups, adapter)
+    idle = _idle_projections(traced, event, output, channels, parameters)
     return AttentionBlock(
         path=block.path,
         attention=event.path,
@@ -156,15 +170,65 @@ def _attention_block(traced: TracedRun, events: list[AttentionEvent]) -> Attenti
         head_dim=context.shape[-1] // backward.heads,
         call=block.saved(),
         channels=channels,
-        parameters=_bare_parameters(block, output, channels, backward, groups, adapter),
+        parameters=parameters,
         roles=roles,
         groups=groups,
         is_cross=not event.query_is_key if event.key_input is not None else _is_cross(reached, queries),
-        is_causal=_is_causal(reached, queries, key_reach),
+        is_causal=_is_causal(reached, queries, key_reach) and _stays_causal(traced, event, backward, reached),
         calls=tuple(e.order for e in events),
         batch_axis=batch_axis(context, traced.inputs),
         adapter=adapter,
+        idle=idle,
+        idle_without=tuple(unused_inputs(traced.model, traced.inputs)) if idle else (),
     )
+
+
+def _has_one_position(output: Tensor, inputs: Batch) -> bool:
+    examples = next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()), 1)
+    return output.shape[-2] == 1 and output[..., 0].numel() <= examples  # Longformer has positions before examples
+
+
+def _idle_projections(
+    traced: TracedRun,
+    event: AttentionEvent,
+    output: Call,
+    channels: Mapping[str, Tensor],
+    parameters: Mapping[str, tuple[int, Tensor]],
+) -> tuple[str, ...]:
+    """Projections of the attention that are as wide as those of its heads and did not run: they are for other inputs
+    (global attention, entities), and would stay as they are while the others are cut."""
+    ran = {call.path for call in traced.calls}
+    widths = {owners.shape[1] for owners in channels.values() if not bool(owners.all())}
+    found = []
+    for name, module in traced.model.get_submodule(event.path).named_modules():
+        path = ".".join(filter(None, (event.path, name)))
+        shape = projections.layout(module)
+        if shape is None or path in ran or path == output.path or f"{path}.weight" in parameters:
+            continue
+        if projections.weight(module).shape[shape.out_dim] in widths:
+            found.append(path)
+    return tuple(found)
+
+
+def _stays_causal(
+    traced: TracedRun, event: AttentionEvent, backward: Backward, reached: list[tuple[Call, Reach]]
+) -> bool:
+    """Whether no other position sees a later one either: the first may be alone in its window. Where none sees any
+    other, the module says itself what it is."""
+    outputs = [call.output for call, _ in reached]
+    sees_others = False
+    step = max(1, (backward.last - backward.first) // ROWS)
+    for row in range(backward.first, backward.last + 1, step) if outputs else ():
+        for output, grad in zip(outputs, backward.of_row(row, outputs), strict=True):
+            if grad is None or output[..., 0].numel() != backward.context[..., 0].numel():
+                continue  # of another text
+            rows = (grad != 0).reshape(-1, output.shape[-1]).any(1).nonzero().flatten()
+            if len(rows) and int(rows[-1]) > row:
+                return False
+            sees_others = sees_others or len(rows) > 1
+    if sees_others or not outputs:
+        return True
+    return bool(getattr(traced.model.get_submodule(event.path), "is_causal", True))
 
 
 def _by_heads(

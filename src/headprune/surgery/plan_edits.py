@@ -21,6 +21,7 @@ from headprune.hooks import (
     width_followed_by,
 )
 from headprune.structure import projections
+from headprune.structure.adapters import adapter_for
 from headprune.structure.dummy_inputs import value_of
 from headprune.structure.ownership import Backward
 from headprune.structure.trace import AttentionBlock
@@ -59,6 +60,9 @@ def site_edits(model: nn.Module, block: AttentionBlock, cut: Cut, *, skip_bias: 
     if block.adapter.bias_of_all_heads or (cut.is_empty and _calls_interface(model, block)):
         bias_heads = (cut.kept or cut.site.kept[:1]) if block.adapter.bias_of_all_heads else None
         edits.attention[block.attention] = Attention(cut.is_empty, bias_heads, adapter.unfused)
+    if adapter_for(model.get_submodule(block.path)).rebuilds:
+        width = len(cut.positions) * block.head_dim  # by which it divides
+        edits.configs[block.path] = {**_config_counts(model, block.path, block, cut), "hidden_size": width}
     return edits
 
 
@@ -261,7 +265,7 @@ def repairs(model: nn.Module, block: AttentionBlock, cut: Cut) -> Iterator[Edits
     """Ways to make the counts that modules repeat agree with the cut, the most likely first."""
     counts, widths = _counts(model, block, cut)
     both = {path: {**counts.get(path, {}), **widths.get(path, {})} for path in {**counts, **widths}}
-    view = _config_counts(model, block, cut)
+    view = _config_counts(model, block.attention, block, cut)
     known = width_followed_by(model.get_submodule(block.attention)) if cut.is_again else None
     if known is None:
         for attributes in (counts, both) if widths else (counts,):
@@ -338,9 +342,9 @@ def _new_count(name: str, value: int, block: AttentionBlock, cut: Cut) -> int | 
     return new_heads if value == heads else None
 
 
-def _config_counts(model: nn.Module, block: AttentionBlock, cut: Cut) -> dict[str, int]:
-    """Head counts that the attention module may read from the config while it runs."""
-    config = getattr(model.get_submodule(block.attention), "config", None)
+def _config_counts(model: nn.Module, path: str, block: AttentionBlock, cut: Cut) -> dict[str, int]:
+    """Head counts that a module of the block may read from its config while it runs."""
+    config = getattr(model.get_submodule(path), "config", None)
     view = {}
     for name in ("num_attention_heads", "num_key_value_heads", "num_heads", "num_kv_heads", "n_heads", "n_head"):
         value = value_of(config, name)

@@ -92,6 +92,11 @@ def prune_with_report(
 
     `structure` is the model's, where somebody knows it already: that of the model of which this is a copy.
     """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise UnsupportedModelError(
+            "The model is wrapped in DistributedDataParallel, which would go on to reduce gradients of weights that "
+            "are gone. Prune model.module on every process, and wrap it anew."
+        )
     model = unwrapped(model)
     mask = _checked_mask(mask, gqa, empty_site)
     repair = matching_repair(model, mask, empty_site, example)
@@ -270,6 +275,11 @@ def write_record(
 
 def refuse_unfit_models(model: nn.Module) -> None:
     """Models that are something else at the moment: masked, gated, under an adapter, or partly elsewhere."""
+    if inner := [prefix.removesuffix(".") for prefix, _, _ in config_entry.pruned_parts(model) if prefix]:
+        raise UnsupportedModelError(
+            f"{inner[0]} in {type(model).__name__} was pruned by itself, and its config tells of that: prune and "
+            f"repair it by itself, too: model.get_submodule('{inner[0]}')."
+        )
     if is_masked(model, anywhere=True):
         raise UnsupportedModelError(
             "The model is inside a `masked` block, of this or another thread. Leave the block, then prune."

@@ -27,6 +27,8 @@ def remove_heads(model: nn.Module, block: AttentionBlock, cut: Cut, empty_site: 
     """Cut one site; try the ways to repair its counts until the block answers as it does with the heads masked."""
     if block.adapter.coupled:
         raise _refusal(model, block, cut, block.adapter.coupled)
+    if block.idle:
+        raise _refusal(model, block, cut, _why_idle(block))
     base = plan_edits.site_edits(model, block, cut, skip_bias=empty_site == "skip")
     arguments = plan_edits.sliced_arguments(model, block, cut)
     expected = _masked_block(model, block, cut, empty_site)
@@ -86,6 +88,15 @@ def _why_not(model: nn.Module, block: AttentionBlock, cut: Cut, expected: Sequen
         f"{problem}. Its heads are coupled in a way that removal changes, or its code counts on their width. If it "
         f'reshapes to the width of what comes in, say so: adapters.add("{kind}")(Adapter(reshapes_to_width=True)), '
         "both from headprune.structure.adapters"
+    )
+
+
+def _why_idle(block: AttentionBlock) -> str:
+    names = ", ".join(path.removeprefix(f"{block.attention}.") for path in block.idle[:3])
+    inputs = ", ".join(block.idle_without[:12]) or "none"
+    return (
+        f"the example does not run its {names}, which are as wide as its heads and would be left uncut. Pass an "
+        f"example that does (example=…); inputs of the model that this one does not have: {inputs}"
     )
 
 

@@ -17,6 +17,7 @@ from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadMask
 from headprune.heads.scores import select, units_of_site
 from headprune.structure.find import model_structure
+from headprune.structure.model_state import same_attributes
 from headprune.structure.run import run, to_model
 from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import prune_with_report, temporarily_pruned
@@ -118,8 +119,9 @@ class Timed:
 
     def _seconds(self, count: int) -> float:
         after = waiting_for(next(self.model.parameters()).device)
-        with torch.inference_mode():
-            return statistics.median(interleaved([lambda: run(self.model, self.inputs)], count, 1, after)[0])
+        with torch.inference_mode(), same_attributes(self.model):
+            tasks = [lambda: run(self.model, self.inputs, keep_state=False)]
+            return statistics.median(interleaved(tasks, count, 1, after)[0])
 
 
 def _smallest(selection: Selection, speedup: float, inputs: Batch, rounds: int) -> SpeedupMask:
@@ -152,8 +154,8 @@ def _measured(model: nn.Module, mask: HeadMask, gqa: Gqa | None, inputs: Batch, 
     pruned = copy.deepcopy(model)
     prune_with_report(pruned, mask, gqa=gqa, verify=False, structure=structure)
     after = waiting_for(next(model.parameters()).device)
-    tasks = [lambda m=m: run(m, inputs) for m in (model, model, pruned)]
-    with torch.inference_mode():
+    tasks = [lambda m=m: run(m, inputs, keep_state=False) for m in (model, model, pruned)]
+    with torch.inference_mode(), same_attributes(model):
         whole, again, smaller = interleaved(tasks, rounds, 1, after)
     middle, low, high = ratio(whole, smaller)
     _, control_low, control_high = ratio(whole, again)
