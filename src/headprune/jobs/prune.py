@@ -17,7 +17,7 @@ from headprune.errors import MaskError
 from headprune.files import write_text
 from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.heads.headmap import NEURONS
-from headprune.heads.mask import Unit
+from headprune.heads.mask import Unit, head_units, refuse_nothing
 from headprune.heads.patterns import pattern
 from headprune.heads.ranking import Per
 from headprune.heads.stored import read_mask, read_scores
@@ -232,7 +232,10 @@ def _choose(options: PruneOptions, subject: Subject) -> tuple[HeadMask, str]:
         return mask, f"{by}, {told}"
     by = f"{share} by {by}, unit {unit}"
     if scores is None and plain and not choice.at_least:
-        return HeadMask.random(heads, prune=prune, keep=keep, seed=options.seed, unit=unit), by
+        mask = HeadMask.random(heads, prune=prune, keep=keep, seed=options.seed, unit=unit)
+        if len(mask) == len(heads):
+            refuse_nothing([len(head_units(heads, unit))], prune=prune, keep=keep)
+        return mask, by
     if scores is None:
         scores = score(subject.model, method="random", heads=heads, seed=options.seed)
     return select(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headprune.cost.macs import count_macs
 from headprune.errors import VerificationError
 from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import projection_at
@@ -286,6 +287,24 @@ def _map_heads(model: nn.Module, batch: Mapping[str, Any]) -> list[int]:
         maps = output.get(name) if hasattr(output, "get") else None
         found += [m.shape[1] for m in maps or () if isinstance(m, Tensor) and m.dim() == 4]
     return found
+
+
+@_check("counted")
+def _counted(subject: CheckedModel) -> None:
+    """As many MACs with fused attention and experts as with eager ones, part by part."""
+    try:
+        eager = subject.eager() if subject.eager is not None else _with_eager_attention(subject.model)
+        for switch in filter(None, [getattr(eager, "set_experts_implementation", None)]):
+            switch("eager")
+        with torch.no_grad():
+            run(eager, subject.example)
+    except NotApplicableError:
+        raise
+    except Exception as error:  # a family without eager attention, or whose eager code does not take the example
+        raise NotApplicableError from error
+    fused, one_by_one = (count_macs(model, subject.heads, subject.example) for model in (subject.model, eager))
+    if fused != one_by_one:
+        raise VerificationError(f"MACs are counted as {fused.parts} fused and as {one_by_one.parts} eager")
 
 
 @_check("bf16")
