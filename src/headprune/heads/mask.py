@@ -174,6 +174,11 @@ class HeadMask:
         return any(SiteName.parse(site).component == NEURONS for site in self._original)
 
     @property
+    def empties(self) -> bool:
+        """Whether a site keeps nothing."""
+        return not all(self._kept.values())
+
+    @property
     def original_counts(self) -> dict[str, int]:
         return dict(self._original)
 

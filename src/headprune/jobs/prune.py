@@ -72,6 +72,7 @@ class PruneResult:
     by: str
     difference: float | None = None  # of the pruned from the masked model; None where nothing was removed yet
     out: str | None = None
+    frozen: list[str] | None = None  # parameters that no answer depends on any more
     budget: DropReport | None = None
     recovery: RepairReport | None = None
     version: ClassVar[int] = 1
@@ -84,7 +85,7 @@ class PruneResult:
         return {
             name: value
             for name, value in plain.items()
-            if value is not None or name not in ("neurons", "budget", "recovery")
+            if value is not None or name not in ("neurons", "frozen", "budget", "recovery")
         }
 
     def message(self) -> str:
@@ -126,7 +127,7 @@ def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult:
             result = replace(result, recovery=from_plain(RepairReport, done))
         outcome = prune_with_report(model, mask, gqa=gqa, empty_site=empty_site, about={"by": by})
         gap = outcome.difference.largest if outcome.difference else 0.0
-        result = replace(result, difference=gap, out=str(options.out))
+        result = replace(result, difference=gap, out=str(options.out), frozen=list(outcome.frozen) or None)
         _save(model, Path(options.model), options.out, result)
     return replace(result, text=_message(result, planned, options))
 

@@ -19,7 +19,7 @@ from headprune.hooks import projection_at
 from headprune.masking import masked
 from headprune.structure import find_heads, projections
 from headprune.structure.run import difference, run
-from headprune.surgery.prune import prune_
+from headprune.surgery.prune import parameter_gradients, prune_
 from headprune.surgery.remove import double_precision
 
 checks: dict[str, Callable[[CheckedModel], None]] = {}  # in the order in which they are done and told
@@ -302,6 +302,8 @@ def _counted(subject: CheckedModel) -> None:
         raise
     except Exception as error:  # a family without eager attention, or whose eager code does not take the example
         raise NotApplicableError from error
+    if sum(p.numel() for p in eager.parameters()) != sum(p.numel() for p in subject.model.parameters()):
+        raise NotApplicableError  # another tiny size was needed for eager attention
     fused, one_by_one = (count_macs(model, subject.heads, subject.example) for model in (subject.model, eager))
     if fused != one_by_one:
         raise VerificationError(f"MACs are counted as {fused.parts} fused and as {one_by_one.parts} eager")
@@ -338,6 +340,17 @@ def _trains(subject: CheckedModel) -> None:
     _backward(pruned, subject)
     if not _reached_by_gradients(pruned, subject):
         raise VerificationError("no gradient reaches the output projections")
+
+
+@_check("gradients everywhere")
+def _gradients_everywhere(subject: CheckedModel) -> None:
+    """Every parameter that is trained and had a gradient before has one after sites lost all their heads."""
+    before = parameter_gradients(subject.model, subject.example)
+    for mask in (subject.one_fewer.without(*subject.ends), HeadMask.empty(subject.heads)):
+        pruned = subject.pruned(mask)
+        for name, gradient in parameter_gradients(pruned, subject.example).items():
+            if gradient is None and before.get(name) is not None:
+                raise VerificationError(f"{name} gets no gradient after pruning, and is not frozen")
 
 
 def _trainable(model: Any, subject: CheckedModel) -> bool:
