@@ -32,6 +32,8 @@ def pruned(family, **more):
 def answers(folder, batch, name="model.onnx"):
     session = onnxruntime.InferenceSession(str(folder / name), providers=["CPUExecutionProvider"])
     asked = {node.name for node in session.get_inputs()}
+    if "token_type_ids" in asked:  # as a tokenizer gives them for single texts
+        batch = {"token_type_ids": torch.zeros_like(batch["input_ids"]), **batch}
     return session.run(None, {key: value.numpy() for key, value in batch.items() if key in asked})[0]
 
 
