@@ -123,6 +123,8 @@ def _as_tensor(site: Site, numbers: Tensor | Sequence[float]) -> Tensor:
             f"{site.id}: found weights of shape {tuple(tensor.shape)}, expected {site.original_num_heads} in the "
             f"last dimension, one per original head: (heads,), (batch, heads) or (batch, positions, heads)."
         )
+    if not bool(tensor.detach().isfinite().all()):
+        raise MaskError(f"{site.id}: found weights that are NaN or infinite; expected finite numbers.")
     return tensor
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from headprune.errors import UnknownNameError
+from headprune.errors import DataError, HeadpruneError, UnknownNameError
 
 T = TypeVar("T")
 
@@ -36,8 +37,17 @@ def known_name(kind: str, name: str, known: Iterable[str]) -> str:
     return name
 
 
+def check_finite(kind: str, numbers: Mapping[str, object], error: type[HeadpruneError] = DataError) -> None:
+    """Refuse NaN and infinity: a comparison with them says yes or no without meaning it."""
+    for name, value in numbers.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise error(f"{kind}: {name} is {value}; expected a finite number.")
+
+
 def check_options(kind: str, function: Callable[..., object], options: Iterable[str]) -> None:
-    """Options that a function does not have are refused by name, before anything is done."""
+    """Options that a function does not have are refused by name, before anything is done; and numbers that are none."""
+    if isinstance(options, Mapping):
+        check_finite(kind, options)
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return

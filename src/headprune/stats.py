@@ -27,6 +27,10 @@ class Interval:
     high: float
     level: float = 0.95
 
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise DataError(f"The level is {self.level}; expected a share between 0 and 1, such as 0.95.")
+
 
 @dataclass(frozen=True)
 class PairedResult:

@@ -31,6 +31,7 @@ def test_macs_of_bert_by_hand():
 def test_macs_agree_with_torchs_counter_under_eager_attention(family):
     """Every matrix product is seen; with eager attention torch's counter needs no help."""
     model = tiny_model(family, attn_implementation="eager").requires_grad_(False)
+    model.set_experts_implementation("eager")
     batch = example_inputs(model)
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:

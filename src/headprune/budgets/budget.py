@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -124,7 +125,7 @@ def find_mask(name: str, amount: float | int, selection: Selection) -> BudgetMas
             f"{name}={amount} is a budget of how well the model does: pass a function that tells it, "
             f"select(…, {name}={amount}, evaluate=lambda mask: …); larger is better."
         )
-    if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
         raise MaskError(f"{name} is {amount!r}; expected a number, 0 or more. {budget.about}".rstrip())
     return budget.find(selection, amount)
 

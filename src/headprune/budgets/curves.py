@@ -10,6 +10,7 @@ from headprune.errors import DataError
 from headprune.heads import HeadMap, HeadMask, HeadScores, canonical_component
 from headprune.heads.mask import Unit
 from headprune.heads.scores import Normalize, select
+from headprune.registry import check_finite
 
 Score = Callable[[HeadMask], float]  # how well the model does with only these heads
 Rescore = Callable[[HeadMask], HeadScores]
@@ -81,6 +82,8 @@ def pruning_curve(
 
 def furthest_within(curve: Curve, max_drop: float, *, larger_is_better: bool = True) -> Point:
     """The last point of a curve whose score is at most `max_drop` worse than its first, with no worse point before."""
+    scores = {f"the score at {point.share:.0%}": point.score for point in curve.points}
+    check_finite("A curve within a drop", {"max_drop": max_drop, **scores})
     best = curve.points[0]
     for point in curve.points:
         drop = curve.points[0].score - point.score

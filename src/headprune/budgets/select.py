@@ -74,7 +74,7 @@ def select(
             per = _same_everywhere(heads, per)
         return select_by_count(
             scores, heads, prune=prune, keep=keep, per=per, components=components, at_least=at_least, unit=unit,
-            normalize=normalize, rounding=rounding, start=start,
+            normalize=normalize, rounding=rounding, start=start, refuse_none=True,
         )  # fmt: skip
     unknown = [name for name in budget if name not in budgets]
     if unknown:

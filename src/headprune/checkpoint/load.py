@@ -20,7 +20,7 @@ from headprune.checkpoint.exchange import finish_interrupted
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.heads import Site
 from headprune.hooks import JOINED_HEADS
-from headprune.surgery.apply import apply_, untie_removed_
+from headprune.surgery.apply import apply_, freeze_stored_, untie_removed_
 from headprune.surgery.edits import Edits
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def from_pretrained(
     entry = config_entry.read(model)
     if entry is not None:
         _check_loaded(name, model, entry, info)
+        freeze_stored_(model, entry)
     return (model, info) if wants_info else model
 
 

@@ -6,15 +6,17 @@ or function it is in. Element-wise work (norms, activations, softmax) is not cou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from headprune.heads import HeadMap
+from headprune.patches import no_multihead_fast_path
 from headprune.structure.run import run
 from headprune.types import Batch
 
@@ -44,8 +46,7 @@ def count_parameters(model: nn.Module, heads: HeadMap) -> Count:
 
 def count_macs(model: nn.Module, heads: HeadMap, example: Batch) -> Count:
     """MACs of one forward pass on `example`."""
-    counter = _counter()
-    with torch.no_grad(), _frozen(model), counter:
+    with torch.no_grad(), _frozen(model), _counted() as counter:
         run(model, example)
     part_of = _Parts(model, heads)
     parts = dict.fromkeys(PARTS, 0)
@@ -57,14 +58,15 @@ def count_macs(model: nn.Module, heads: HeadMap, example: Batch) -> Count:
 
 def count_macs_of(work: Callable[[], object]) -> int:
     """MACs of everything that `work` runs: a whole beam search, say."""
-    counter = _counter()
-    with torch.no_grad(), counter:
+    with torch.no_grad(), _counted() as counter:
         work()
     return int(counter.get_total_flops()) // 2
 
 
-def _counter() -> FlopCounterMode:
-    return FlopCounterMode(display=False, custom_mapping=_CPU_KERNELS)
+@contextmanager
+def _counted() -> Iterator[FlopCounterMode]:
+    with no_multihead_fast_path(), FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:
+        yield counter
 
 
 @contextmanager
@@ -151,13 +153,65 @@ def _embedding_paths(model: nn.Module) -> set[str]:
     return found
 
 
-def _attention_flops(
-    query: Sequence[int], key: Sequence[int], value: Sequence[int], *args: object, **kwargs: object
-) -> int:
-    """Scores and weighted sum of fused attention, from the shapes (batch, heads, length, width)."""
+Shape = Sequence[int]
+
+
+def _attention_flops(query: Shape, key: Shape, value: Shape, *args: object, **kwargs: object) -> int:
+    """Scores and weighted sum of fused attention, from the shapes (batch, heads, length, width); keys may be of fewer
+    heads than queries."""
     batch, heads, queries, width = query
     return int(2 * batch * heads * queries * key[2] * (width + value[3]))
 
 
-# PyTorch counts its GPU kernels only; this is the one that runs on the CPU.
-_CPU_KERNELS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+def _grouped_flops(
+    a: Tensor, b: Tensor, *args: object, offs: Tensor | None = None, out_val: object = None, **kwargs: object
+) -> int:
+    """Products of runs of rows, each with a matrix of its own. Rows behind the last run are of nobody's."""
+    offs = next((given for given in args if isinstance(given, Tensor) and not given.is_floating_point()), offs)
+    if a.dim() == b.dim():  # both of as many matrices, or both cut along what is summed over
+        return 2 * a.numel() * b.shape[-1]
+    rows, matrix = (a, b) if a.dim() == 2 else (b.t(), a)
+    used = len(rows) if offs is None or not len(offs) else int(offs[-1])
+    return 2 * used * matrix.shape[-2] * matrix.shape[-1]
+
+
+_grouped_flops._get_raw = True  # type: ignore[attr-defined]  # torch's counter hands over tensors instead of shapes
+
+
+def _each_entry(tensor: Shape, *args: object, **kwargs: object) -> int:
+    return 2 * math.prod(tensor)
+
+
+def _each_entry_of_second(added: Shape, tensor: Shape, *args: object, **kwargs: object) -> int:
+    return 2 * math.prod(tensor)
+
+
+def _added_products(added: Shape, a: Shape, b: Shape, *args: object, **kwargs: object) -> int:
+    return 2 * math.prod(a) * b[-1]
+
+
+def _recurrent_flops(inputs: Shape, of_input: Shape, of_state: Shape, *args: object, **kwargs: object) -> int:
+    return 2 * math.prod(inputs[:-1]) * (math.prod(of_input) + math.prod(of_state))
+
+
+def _formulas() -> dict[object, Callable[..., int]]:
+    """Products that PyTorch's counter leaves out: it knows the plain ones, and the fused kernels of a GPU.
+
+    The fused kernels of whole encoder layers are not here: they are switched off while counting, because their parts
+    belong to different parts of the model.
+    """
+    aten = torch.ops.aten
+    fallback = getattr(torch.ops.transformers, "grouped_mm_fallback", None)  # made when its module is imported
+    return {
+        aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+        aten._scaled_dot_product_fused_attention_overrideable: _attention_flops,
+        aten._grouped_mm: _grouped_flops,
+        **({fallback: _grouped_flops} if fallback is not None else {}),
+        aten.mv: _each_entry,
+        aten.dot: _each_entry,
+        aten.vdot: _each_entry,
+        aten.addmv: _each_entry_of_second,
+        aten.addbmm: _added_products,
+        aten._addmm_activation: _added_products,
+        aten.mkldnn_rnn_layer: _recurrent_flops,
+    }

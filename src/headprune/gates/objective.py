@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headprune.errors import GateError
 from headprune.gates.model_gates import Gates
+from headprune.registry import check_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,7 @@ class Objective:
     stiffness: float = 5.0
 
     def __post_init__(self) -> None:
+        check_finite("The objective", {**vars(self), **self.component_weights}, GateError)
         if self.weight < 0:
             raise GateError(f"lambda is {self.weight}; expected 0 or more: a negative one would reward open heads.")
         if self.target is not None and self.weight:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ class GateMixin(_Base):
         self.gates, self.objective = gates_of(self.model), objective
         objective.check(self.gates)
         self.gate_lr = gate_lr if gate_lr is not None else gate_lr_scale * self.args.learning_rate
-        if self.gate_lr < 0:
+        if not 0 <= self.gate_lr < math.inf:
             raise GateError(f"The learning rate of the gates is {self.gate_lr}; expected 0 or more.")
         self.add_callback(GateCallback(self.gates, objective))
         self._task_losses: list[Tensor] = []

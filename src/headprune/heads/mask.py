@@ -44,6 +44,28 @@ def heads_to_prune(
     return math.floor(share * total + 1e-9)
 
 
+def refuse_nothing(pools: Iterable[int], *, prune: float | int | None, keep: float | int | None, why: str = "") -> None:
+    """A share that was to remove something and removed nothing: the nearest shares that are possible are named.
+
+    `pools` are the numbers of units of which the share was taken.
+    """
+    if isinstance(prune, int) or isinstance(keep, int) or prune == 0.0 or keep == 1.0:
+        return
+    sizes = sorted({size for size in pools if size})
+    asked = f"prune={prune:g}" if prune is not None else f"keep={keep:g}"
+    if not sizes:
+        raise MaskError(f"{asked} removes nothing: there is nothing to choose from.")
+    least = [math.ceil(1000 / size) / 10 for size in sizes]
+    possible = " or ".join(
+        f"{f'prune={share / 100:g}' if prune is not None else f'keep={1 - share / 100:g}'} (1 of {size}, {share:g} %)"
+        for size, share in zip(sizes, least, strict=True)
+    )
+    raise MaskError(
+        f"{asked} removes nothing of {' or '.join(map(str, sizes))}{why}. The nearest that removes something is "
+        f"{possible}; prune=0.0 removes nothing."
+    )
+
+
 class HeadMask:
     """The heads that stay, by original index. A value: set algebra, comparison, JSON in and out.
 
@@ -150,6 +172,11 @@ class HeadMask:
     def has_neurons(self) -> bool:
         """Whether it speaks of feed-forward parts, too."""
         return any(SiteName.parse(site).component == NEURONS for site in self._original)
+
+    @property
+    def empties(self) -> bool:
+        """Whether a site keeps nothing."""
+        return not all(self._kept.values())
 
     @property
     def original_counts(self) -> dict[str, int]:

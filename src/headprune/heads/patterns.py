@@ -17,6 +17,7 @@ random choice by `seed`. Values only: nothing here knows a model.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -167,6 +168,10 @@ def _keep_amount(source: _Source, item: _Item, sites: Sequence[Site], order: _Or
             told = f" (as heads per layer it would need {layers} digits)" if item.text.isdecimal() and not each else ""
             source.refuse(item, f"keeps {item.text.strip()} heads in {place}, which has only {len(present)}{told}")
         gone |= order.first(present, heads_to_prune(len(present), keep=keep))
+    if not gone and isinstance(keep, float) and keep < 1.0:
+        most = max(site.num_heads for site in sites) if each else sum(site.num_heads for site in sites)
+        least = math.floor(1000 - 1000 / max(1, most)) / 10
+        source.refuse(item, f"keeps {item.text.strip()} of {most} heads, which removes none: at most {least:g}% does")
     return gone
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from headprune import files
 from headprune.errors import FileFormatError, MaskError, UnknownNameError
 from headprune.heads.headmap import HeadId, HeadMap, Site, SiteName, canonical_component, check_heads
-from headprune.heads.mask import HeadMask, Unit, heads_to_prune
+from headprune.heads.mask import HeadMask, Unit, heads_to_prune, refuse_nothing
 from headprune.registry import hint
 
 # Files of 0.1.0 do not say whether their scores compare across sites: these did. Today a scorer says it.
@@ -237,8 +237,12 @@ def select(
     normalize: Normalize | None = None,
     rounding: Literal["floor", "ceil"] = "floor",
     start: HeadMask | None = None,
+    refuse_none: bool = False,
 ) -> HeadMask:
-    """Keep the best heads: `hp.select` without its budgets, and explained there."""
+    """Keep the best heads: `hp.select` without its budgets, and explained there.
+
+    `refuse_none`: a share of which nothing comes is an error. On a curve it is a point.
+    """
     if per not in ("model", "component", "site"):
         raise UnknownNameError(f"No way of counting called '{per}'. {hint(per, ('model', 'component', 'site'))}")
     if heads is None:
@@ -249,8 +253,10 @@ def select(
     wanted = _wanted(components, heads)
     values = scores.normalized(normalize)
     gone: list[HeadId] = []
+    sizes: list[int] = []
     for sites in _pools([site for site in heads if wanted is None or site.component in wanted], per):
         pool = [members for site in sites for members in units_of_site(site, unit, values[site.id])]
+        sizes.append(len(pool))
         amount = heads_to_prune(len(pool), prune=prune, keep=keep, rounding=rounding)
         off = [members for members in pool if start is not None and not any(head in start for head in members)]
         gone_before = set(off)
@@ -258,6 +264,9 @@ def select(
         spared = _protected(sites, left, values, at_least)
         ranked = sorted((m for m in left if m not in spared), key=lambda members: worth(members, values))
         gone += [head for members in [*off, *ranked[: max(0, amount - len(off))]] for head in members]
+    if refuse_none and not gone:
+        why = f" with at_least={at_least}" if at_least else ""
+        refuse_nothing(sizes, prune=prune, keep=keep, why=why + ("" if unit == "head" else f" (unit {unit})"))
     return HeadMask.full(heads).without(*gone)
 
 

@@ -18,7 +18,7 @@ from headprune.errors import MaskError
 from headprune.files import write_text
 from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.heads.headmap import NEURONS
-from headprune.heads.mask import Unit
+from headprune.heads.mask import Unit, head_units, refuse_nothing
 from headprune.heads.patterns import pattern
 from headprune.heads.scores import Per
 from headprune.heads.stored import read_mask, read_scores
@@ -71,6 +71,7 @@ class PruneResult:
     by: str
     difference: float | None = None  # of the pruned from the masked model; None where nothing was removed yet
     out: str | None = None
+    frozen: list[str] | None = None  # parameters that no answer depends on any more
     budget: DropReport | None = None
     recovery: RepairReport | None = None
     version: ClassVar[int] = 1
@@ -83,7 +84,7 @@ class PruneResult:
         return {
             name: value
             for name, value in plain.items()
-            if value is not None or name not in ("neurons", "budget", "recovery")
+            if value is not None or name not in ("neurons", "frozen", "budget", "recovery")
         }
 
     def message(self) -> str:
@@ -131,7 +132,7 @@ def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult:
             result = replace(result, recovery=from_plain(RepairReport, done))
         outcome = prune_with_report(model, mask, gqa=gqa, empty_site=empty_site, about={"by": by})
         gap = outcome.difference.largest if outcome.difference else 0.0
-        result = replace(result, difference=gap, out=str(out.path))
+        result = replace(result, difference=gap, out=str(out.path), frozen=list(outcome.frozen) or None)
         _save(model, Path(options.model), out, result)
     return replace(result, text=_message(result, planned, options))
 
@@ -237,7 +238,10 @@ def _choose(options: PruneOptions, subject: Subject) -> tuple[HeadMask, str]:
         return mask, f"{by}, {told}"
     by = f"{share} by {by}, unit {unit}"
     if scores is None and plain and not choice.at_least:
-        return HeadMask.random(heads, prune=prune, keep=keep, seed=options.seed, unit=unit), by
+        mask = HeadMask.random(heads, prune=prune, keep=keep, seed=options.seed, unit=unit)
+        if len(mask) == len(heads):
+            refuse_nothing([len(head_units(heads, unit))], prune=prune, keep=keep)
+        return mask, by
     if scores is None:
         scores = score(subject.model, method="random", heads=heads, seed=options.seed)
     return select(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headprune.cost.macs import count_macs
 from headprune.errors import VerificationError
 from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import projection_at
@@ -20,7 +21,7 @@ from headprune.structure import projections
 from headprune.structure.find import find_heads
 from headprune.structure.model_state import same_attributes
 from headprune.structure.run import difference, run, same_draws
-from headprune.surgery.prune import prune_
+from headprune.surgery.prune import parameter_gradients, prune_
 from headprune.surgery.remove import double_precision
 
 checks: dict[str, Callable[[CheckedModel], None]] = {}  # in the order in which they are done and told
@@ -291,6 +292,26 @@ def _map_heads(model: nn.Module, batch: Mapping[str, Any]) -> list[int]:
     return found
 
 
+@add_check("counted")
+def _counted(subject: CheckedModel) -> None:
+    """As many MACs with fused attention and experts as with eager ones, part by part."""
+    try:
+        eager = subject.eager() if subject.eager is not None else _with_eager_attention(subject.model)
+        for switch in filter(None, [getattr(eager, "set_experts_implementation", None)]):
+            switch("eager")
+        with torch.no_grad():
+            run(eager, subject.example)
+    except NotApplicableError:
+        raise
+    except Exception as error:  # a family without eager attention, or whose eager code does not take the example
+        raise NotApplicableError from error
+    if sum(p.numel() for p in eager.parameters()) != sum(p.numel() for p in subject.model.parameters()):
+        raise NotApplicableError  # another tiny size was needed for eager attention
+    fused, one_by_one = (count_macs(model, subject.heads, subject.example) for model in (subject.model, eager))
+    if fused != one_by_one:
+        raise VerificationError(f"MACs are counted as {fused.parts} fused and as {one_by_one.parts} eager")
+
+
 @add_check("bf16")
 def _bf16(subject: CheckedModel) -> None:
     """Removed = masked within the tolerance of half precision."""
@@ -322,6 +343,17 @@ def _trains(subject: CheckedModel) -> None:
     _backward(pruned, subject)
     if not _reached_by_gradients(pruned, subject):
         raise VerificationError("no gradient reaches the output projections")
+
+
+@add_check("gradients everywhere")
+def _gradients_everywhere(subject: CheckedModel) -> None:
+    """Every parameter that is trained and had a gradient before has one after sites lost all their heads."""
+    before = parameter_gradients(subject.model, subject.example)
+    for mask in (subject.one_fewer.without(*subject.ends), HeadMask.empty(subject.heads)):
+        pruned = subject.pruned(mask)
+        for name, gradient in parameter_gradients(pruned, subject.example).items():
+            if gradient is None and before.get(name) is not None:
+                raise VerificationError(f"{name} gets no gradient after pruning, and is not frozen")
 
 
 def _trainable(model: Any, subject: CheckedModel) -> bool:

@@ -12,7 +12,7 @@ from torch import nn
 
 from headprune.errors import DataError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, heads_to_prune
-from headprune.heads.mask import Unit
+from headprune.heads.mask import Unit, refuse_nothing
 from headprune.heads.scores import Normalize, select, units_of, worth
 from headprune.masking import masked
 from headprune.recovery.recover import Repair, repair, repaired
@@ -125,6 +125,8 @@ class _Search:
             self.scores = self._scored(mask)
             if number == 1:
                 goal = heads_to_prune(len(self._units()), prune=prune, keep=keep)
+                if not goal:
+                    refuse_nothing([len(self._units())], prune=prune, keep=keep)
             before = mask
             mask = select(
                 self.scores, self.context.heads, prune=goal * number // self.way.rounds, start=mask, unit=self.unit,

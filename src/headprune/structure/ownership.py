@@ -51,10 +51,16 @@ class Backward:
         sent[..., part] = self.noise[..., part]
         return self._send(sent, tensors)
 
-    def total(self, head: int) -> float:
-        """What is sent backwards from a head, times what the head said."""
+    def total(self, head: int) -> tuple[float, float]:
+        """What is sent backwards from a head, times what the head said; and how far rounding may move that sum.
+
+        Terms of both signs cancel, so that the sum may be smaller than what each of them was rounded by: the margin is
+        that of as many independent roundings in the model's precision, four times over.
+        """
         part = slice(head * self.width, (head + 1) * self.width)
-        return float((self.context[..., part].detach().double() * self.noise[..., part].double()).sum())
+        terms = self.context[..., part].detach().double() * self.noise[..., part].double()
+        total = float(terms.sum())
+        return total, 1e-3 * abs(total) + 4 * torch.finfo(self.context.dtype).eps * float(terms.norm())
 
     def of_row(self, row: int, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         """From one position of one example, all heads."""
@@ -171,13 +177,12 @@ def value_channels(backward: Backward, reach: Reach) -> list[Tensor] | None:
     """
     found = []
     for head in range(backward.heads):
-        total = backward.total(head)
-        for channels in _runs(reach.owners[head], backward.width):
-            if abs(float(reach.shares[head, channels].sum()) - total) <= 1e-3 * abs(total):
-                found.append(channels)
-                break
-        else:
+        total, margin = backward.total(head)
+        pieces = _runs(reach.owners[head], backward.width)
+        gaps = [abs(float(reach.shares[head, channels].sum()) - total) for channels in pieces]
+        if not gaps or min(gaps) > margin:
             return None
+        found.append(pieces[gaps.index(min(gaps))])
     return found
 
 

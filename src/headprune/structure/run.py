@@ -179,8 +179,8 @@ class Difference:
 def difference(found: object, expected: object) -> Difference:
     """Largest difference over all floating-point outputs. Attention maps and caches are not compared."""
     worst = Difference(0.0, 0.0)
-    theirs = list(_tensors(expected))
-    mine = list(_tensors(found))
+    theirs = list(answer_tensors(expected))
+    mine = list(answer_tensors(found))
     if len(mine) != len(theirs):
         return Difference(float("inf"), 0.0)
     for a, b in zip(mine, theirs, strict=True):
@@ -210,14 +210,15 @@ def _allowed(expected: Tensor) -> float:
     return 1e-5 * max(1.0, largest)
 
 
-def _tensors(answer: object) -> Iterator[Tensor]:
+def answer_tensors(answer: object) -> Iterator[Tensor]:
+    """Every floating-point tensor of an answer but attention maps and caches."""
     if isinstance(answer, Tensor):
         if answer.is_floating_point():
             yield answer
     elif isinstance(answer, Mapping):
         for name, value in answer.items():
             if "attentions" not in str(name) and "past_key_values" not in str(name):
-                yield from _tensors(value)
+                yield from answer_tensors(value)
     elif isinstance(answer, list | tuple):
         for value in answer:
-            yield from _tensors(value)
+            yield from answer_tensors(value)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from headprune.checkpoint import config_entry
 from headprune.checkpoint.config_entry import find_module
 from headprune.errors import CheckpointError
 from headprune.hooks import (
@@ -90,10 +91,27 @@ def apply_(model: nn.Module, edits: Edits, *, stored: bool = False) -> Journal:
         for path, width in edits.reshapes.items():
             if (module := module_at(path)) is not None and width_followed_by(module) != width:
                 journal.did(follow_width_(module, width))
+        for path, names in edits.frozen.items():
+            if (module := module_at(path)) is not None:
+                _freeze(module, names, journal)
     except BaseException:
         journal.roll_back()
         raise
     return journal
+
+
+def _freeze(module: nn.Module, names: Sequence[str], journal: Journal) -> None:
+    """What no answer depends on any more gets no gradient, and processes that train together would wait for it."""
+    for name in names:
+        parameter = module._parameters.get(name)
+        if parameter is not None and parameter.requires_grad:
+            parameter.requires_grad_(False)
+            journal.did(partial(parameter.requires_grad_, True))  # type: ignore[arg-type]
+
+
+def freeze_stored_(model: nn.Module, entry: config_entry.Entry) -> None:
+    """After the weights were loaded, which makes parameters anew."""
+    apply_(model, Edits(frozen=Edits.from_dict(entry.get("edits")).frozen), stored=True)
 
 
 def _add_bias(module: nn.Module, path: str, size: int, journal: Journal) -> None:

@@ -52,6 +52,7 @@ class Edits:
     arguments: dict[str, tuple[SlicedArgument, ...]] = field(default_factory=dict)
     reshapes: dict[str, Width] = field(default_factory=dict)
     biases: dict[str, int] = field(default_factory=dict)  # that a repair gave to projections which had none
+    frozen: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameters on which nothing depends any more
 
     def then(self, later: Edits) -> Edits:
         """One set of edits that does what both do one after the other."""
@@ -76,6 +77,9 @@ class Edits:
             arguments={**self.arguments, **later.arguments},
             reshapes={**self.reshapes, **later.reshapes},
             biases={**self.biases, **later.biases},
+            frozen={
+                path: (*self.frozen.get(path, ()), *later.frozen.get(path, ())) for path in self.frozen | later.frozen
+            },
         )
 
     def renamed(self, rename: Callable[[str], str]) -> Edits:
@@ -118,6 +122,7 @@ class Edits:
                 path: {"whole": w.whole, "heads": w.heads, "head_dim": w.head_dim} for path, w in self.reshapes.items()
             },
             "biases": dict(self.biases),
+            **({"frozen": {path: list(names) for path, names in self.frozen.items()}} if self.frozen else {}),
         }
 
     @classmethod
@@ -144,6 +149,7 @@ class Edits:
                 },
                 reshapes={_text(path): _read_width(value) for path, value in content.get("reshapes", {}).items()},
                 biases={_text(path): _whole(value) for path, value in content.get("biases", {}).items()},
+                frozen={_text(p): tuple(_name(n) for n in names) for p, names in content.get("frozen", {}).items()},
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise CheckpointError(
@@ -156,7 +162,7 @@ class Edits:
 LARGEST = 1 << 20  # entries of one dimension that is cut: more than any model has
 
 
-_TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments", "reshapes", "biases")
+_TABLES = ("slices", "attributes", "stubs", "configs", "attention", "arguments", "reshapes", "biases", "frozen")
 
 
 def _merged(

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headprune.checkpoint import config_entry
 from headprune.checkpoint.config_entry import note_pruned_heads
 from headprune.errors import MaskError, UnsupportedModelError, VerificationError
 from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import alone_with, is_gated, joined_heads
-from headprune.masking import EmptySite, is_masked
+from headprune.masking import EmptySite, is_masked, masked
 from headprune.structure.find import examined, find_heads, model_structure, unwrapped
 from headprune.structure.memory import ModelStructure, known_structure, remember
-from headprune.structure.run import Difference, eval_mode
-from headprune.surgery.apply import Journal, tie_again_
+from headprune.structure.model_state import same_attributes
+from headprune.structure.run import Difference, answer_tensors, eval_mode, run
+from headprune.surgery.apply import Journal, apply_, tie_again_
 from headprune.surgery.edits import Cut, Edits, Gqa, cut_site
 from headprune.surgery.remove import EquivalenceCheck, remove_heads, remove_neurons
 from headprune.types import Batch
@@ -44,7 +45,8 @@ def prune_(
     `gqa` says how grouped-query attention may shrink: "group" (whole KV groups), "query" (the same number of query
     heads from each group), "expand" (any heads; every kept head gets its own keys and values, so the cache grows).
     Without it, whatever fits without expanding. A mask that does not fit is refused, never changed.
-    `empty_site="skip"`: a site that loses all heads adds nothing at all, its output bias included.
+    `empty_site="skip"`: a site that loses all heads adds nothing at all, its output bias included. Parameters that no
+    answer depends on any more (the norm before an emptied block) are frozen, and named in the config's history.
     `verify` compares the pruned model with the masked one on `example` (or a batch made from the config) and puts the
     model back if they differ by more than rounding. `about` (`{"by": …, "on": …}`) goes into the model card.
 
@@ -71,6 +73,7 @@ class Pruning:
     edits: Edits
     journals: tuple[Journal, ...]
     difference: Difference | None = None  # of the pruned from the masked model, if it was verified
+    frozen: tuple[str, ...] = ()  # parameters on which no answer depends any more: they no longer ask for gradients
 
     def undo(self) -> None:
         for journal in reversed(self.journals):
@@ -101,13 +104,18 @@ def prune_with_report(
     mask = _checked_mask(mask, gqa, empty_site)
     repair = matching_repair(model, mask, empty_site, example)
     with alone_with(model, "prune_"), torch.inference_mode(False):
+        before = silent_parameters(model, mask, example) if mask.empties else set()
         pruning = _prune(model, mask, gqa, empty_site, verify, example, structure)
-    if not pruning.journals:
-        return pruning
+        if not pruning.journals:
+            return pruning
+        if before:
+            pruning = _with_frozen(pruning, model, before, example)
     if repair is not None:
         about = {**(about or {}), "recovered": str(repair["method"])}
         biases = Edits(biases=added_biases(model, pruning.before, repair))
         pruning = dataclasses.replace(pruning, edits=pruning.edits.then(biases))
+    if pruning.frozen:
+        about = {**(about or {}), "frozen": ", ".join(pruning.frozen)}
     write_record(model, pruning.before, pruning.after, pruning.edits, about)
     config_entry.forget_repair(model)
     for site in pruning.after:
@@ -117,6 +125,45 @@ def prune_with_report(
     tie_again_(model)
     remember(model, pruning.after)
     return pruning
+
+
+def _with_frozen(pruning: Pruning, model: nn.Module, before: set[str], example: Batch | None) -> Pruning:
+    """The norm before an emptied block, its position table …: frozen, because training in several processes stops at
+    a parameter that waits for a gradient which never comes."""
+    reached = parameter_gradients(model, example)
+    idle = tuple(name for name in reached if name in before and reached[name] is None)
+    if not idle:
+        return pruning
+    frozen: dict[str, tuple[str, ...]] = {}
+    for name in idle:
+        path, _, last = name.rpartition(".")
+        frozen[path] = (*frozen.get(path, ()), last)
+    edits = Edits(frozen=frozen)
+    return dataclasses.replace(
+        pruning,
+        edits=pruning.edits.then(edits),
+        journals=(*pruning.journals, apply_(model, edits)),
+        frozen=idle,
+    )
+
+
+def silent_parameters(model: nn.Module, mask: HeadMask, example: Batch | None) -> set[str]:
+    """Parameters that reach the answer, but change nothing in it while these heads are masked: their gradient is
+    exactly 0. Parameters that the example does not use at all, such as those of an expert, are not among them."""
+    with masked(model, mask):
+        gradients = parameter_gradients(model, example)
+    return {name for name, gradient in gradients.items() if gradient is not None and not bool(gradient.any())}
+
+
+def parameter_gradients(model: nn.Module, example: Batch | None) -> dict[str, Tensor | None]:
+    """Of everything that the model answers, for each parameter that is trained."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with torch.enable_grad(), same_attributes(model):
+        answers = [x for x in answer_tensors(run(model, example)) if x.requires_grad]
+        if not trained or not answers:
+            return dict.fromkeys(trained)
+        total = torch.stack([x.float().nan_to_num(posinf=0.0, neginf=0.0).square().mean() for x in answers]).sum()
+        return dict(zip(trained, torch.autograd.grad(total, list(trained.values()), allow_unused=True), strict=True))
 
 
 @contextmanager

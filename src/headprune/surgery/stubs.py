@@ -54,7 +54,9 @@ class BiasOnly(nn.Module):
         return self.bias.to(inputs.dtype).expand(*inputs.shape[:-1], self.width).clone()
 
     def extra_repr(self) -> str:
-        return f"width={self.width}, bias={self.adds_bias}"
+        # peft shows this where it stops at a layer that it does not know
+        left_out = "[s.output for s in hp.find_heads(model, neurons=True) if not s.num_heads]"
+        return f"width={self.width}, bias={self.adds_bias}; for LoRA: exclude_modules={left_out}"
 
 
 def _add_unused_bias(module: nn.Module, width: int) -> None:

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, BertTokenizer
 from typer.testing import CliRunner
 
 import headprune as hp
@@ -32,6 +32,8 @@ def pruned(family, **more):
 def answers(folder, batch, name="model.onnx"):
     session = onnxruntime.InferenceSession(str(folder / name), providers=["CPUExecutionProvider"])
     asked = {node.name for node in session.get_inputs()}
+    if "token_type_ids" in asked:  # as a tokenizer gives them for single texts
+        batch = {"token_type_ids": torch.zeros_like(batch["input_ids"]), **batch}
     return session.run(None, {key: value.numpy() for key, value in batch.items() if key in asked})[0]
 
 
@@ -156,3 +158,38 @@ def test_an_onnx_file_in_8_bits_is_never_that_of_another_model(tmp_path):
     assert not (tmp_path / "model.int8.onnx").exists()
     session = onnx.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     assert "labels" not in {node.name for node in session.get_inputs()}
+
+
+def test_sentence_pairs_are_answered_as_by_the_model(tmp_path):
+    """Token types are an input of the file; the built-in check sees pairs as the tokenizer encodes them."""
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "heads",
+        "of",
+        "attention",
+        "they",
+        "look",
+        "at",
+        "other",
+        ".",
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
+    saved = pruned("bert")
+    for part in (saved, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    model = type(saved).from_pretrained(tmp_path / "model").eval()
+    pairs = tokenizer(["heads of attention", "they"], ["look at", "other heads."], padding=True, return_tensors="pt")
+    assert bool(pairs["token_type_ids"].any())
+    assert len(onnx_export._tokenized(model, example_inputs(model))) == 2
+    for name, given in (("made", None), ("own", {k: v for k, v in pairs.items() if k != "token_type_ids"})):
+        folder = hp.export(model, tmp_path / name, format="onnx", example=given)
+        with torch.no_grad():
+            expected = model(**pairs).logits
+            without = model(input_ids=pairs["input_ids"], attention_mask=pairs["attention_mask"]).logits
+        np.testing.assert_allclose(answers(folder, pairs), expected.numpy(), atol=1e-4)
+        assert float((expected - without).abs().max()) > 1e-2  # the types matter

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ LARGEST_GAP = 1e-4  # between the runtime's answer and PyTorch's
 def save_onnx(model: nn.Module, folder: Path, example: Batch | None, *, int8: bool = False) -> None:
     """Write `model.onnx` (and `model.int8.onnx`) with free batch size and length, and the config.
 
-    The file's answers are compared with the model's, on the example and on one of another shape.
+    It takes every input that the model's tokenizer gives. The file's answers are compared with the model's, on the
+    example, on one of another shape, and on single texts and pairs as the tokenizer encodes them.
     """
     runtime = _packages()
     model = unwrapped(model)
@@ -48,6 +50,8 @@ def save_onnx(model: nn.Module, folder: Path, example: Batch | None, *, int8: bo
     inputs = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False) or "decoder_input_ids" in inputs:
         inputs.pop("labels", None)  # who runs the file has none; some decoders make their inputs from them
+    texts = _tokenized(model, inputs)
+    inputs = _with_token_types(model, inputs, texts)
     answering = _Answering(model, tuple(inputs))
     with eval_mode(model), torch.no_grad():
         answering(*inputs.values())
@@ -55,7 +59,7 @@ def save_onnx(model: nn.Module, folder: Path, example: Batch | None, *, int8: bo
         program.save(str(folder / ONNX))
         session = runtime.InferenceSession(str(folder / ONNX), providers=["CPUExecutionProvider"])
         others = _other_shape(model, inputs) if example is None else _longer(answering, inputs)
-        for batch in (inputs, *others):
+        for batch in (inputs, *others, *({name: text[name] for name in inputs} for text in texts)):
             _compare(session, answering, batch)
     if int8:
         _quantise(folder)
@@ -78,6 +82,46 @@ def _quantise(folder: Path) -> None:
     del exact.graph.value_info[:]  # PyTorch's notes on shapes, which the quantiser's own inference trips over
     with _silence():
         quantization.quantize_dynamic(exact, str(folder / ONNX_INT8))
+
+
+TYPES = "token_type_ids"
+TEXTS = ["Heads of attention.", "They look at other words, each in its own way, and some can go."]
+
+
+def _tokenized(model: nn.Module, inputs: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Single texts and pairs, as the tokenizer beside the model encodes them, with what else the model is given."""
+    place = str(getattr(getattr(model, "config", None), "_name_or_path", ""))
+    if "input_ids" not in inputs or not place:
+        return []
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True)
+        encoded = [tokenizer(TEXTS, padding=True, return_tensors="pt")]
+        if TYPES in inspect.signature(model.forward).parameters:
+            encoded.append(tokenizer(TEXTS, TEXTS[::-1], padding=True, return_tensors="pt"))
+    except Exception:  # none there, or one that needs another kind of text: the made example has to do
+        return []
+    batches = []
+    for text in encoded:
+        given = {name: value for name, value in text.items() if name in inspect.signature(model.forward).parameters}
+        rest = {name: value[:2] for name, value in inputs.items() if name not in given and "decoder" in name}
+        batches.append(to_model(model, {**rest, TYPES: torch.zeros_like(given["input_ids"]), **given}))
+    return [batch for batch in batches if inputs.keys() <= batch.keys()]
+
+
+def _with_token_types(
+    model: nn.Module, inputs: Mapping[str, Tensor], texts: Sequence[Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The example with a type for each token, where the model tells first texts from second ones."""
+    takes = inspect.signature(model.forward).parameters
+    kinds = getattr(getattr(model, "config", None), "type_vocab_size", 0) or 0
+    given = any(bool(text[TYPES].any()) for text in texts)
+    if TYPES in inputs or TYPES not in takes or "input_ids" not in inputs or not (kinds > 1 or given):
+        return dict(inputs)
+    types = torch.zeros_like(inputs["input_ids"])
+    types[..., types.shape[-1] // 2 :] = 1
+    return {**inputs, TYPES: types}
 
 
 class _Answering(nn.Module):
@@ -129,6 +173,7 @@ def _other_shape(model: nn.Module, inputs: Mapping[str, Tensor]) -> list[dict[st
         made = to_model(model, example_inputs(model, batch=3, length=11, seed=1))
     except ExampleError:
         return []
+    made = _with_token_types(model, made, []) if TYPES in inputs else made
     return [{name: made[name] for name in inputs}] if inputs.keys() <= made.keys() else []
 
 

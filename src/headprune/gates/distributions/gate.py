@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headprune.errors import GateError
-from headprune.registry import Registry
+from headprune.registry import Registry, check_finite
 
 EPS = 1e-6
 GateOptions: TypeAlias = dict[str, Any]  # as a checkpoint stores them
@@ -41,6 +41,8 @@ class Gate(nn.Module, ABC):
     ) -> None:
         super().__init__()
         low, high = stretch
+        numbers = {"temperature": temperature, "init": init, "low": low, "high": high}
+        check_finite(f"A gate of the kind {self.kind}", numbers, GateError)
         if num_heads < 1 or temperature <= 0 or not low < 0 < 1 < high:
             raise GateError(
                 f"Found {num_heads} heads, temperature {temperature}, stretch {tuple(stretch)}; expected at least one "

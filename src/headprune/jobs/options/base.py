@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from headprune.errors import DataError, MaskError, UnknownNameError
-from headprune.registry import hint
+from headprune.registry import check_finite, hint
 
 Options = TypeVar("Options")
 
@@ -115,6 +115,7 @@ def _default(field: Field[Any]) -> Any:
 
 def build(options: type[Options], values: Mapping[str, object]) -> Options:
     """An options object from a value for each of its flat names."""
+    check_finite("The options", {field.flag: values.get(field.name) for field in option_fields(options)})
     own: dict[str, Any] = {}
     groups: dict[str, dict[str, object]] = {}
     for field in option_fields(options):
