@@ -218,9 +218,9 @@ def test_prune_takes_stored_scores_and_masks(place):
     assert told["kept"] == hp.HeadMask.from_json(mask.read_text()).to_dict()
 
 
-def test_what_prune_wrote_may_be_replaced(place):
-    """prune.json says whose folder it is; the same heads go again."""
-    command("prune", "writer", "--scores", "scores/scores.json", "--prune", "50%", "--out", "small")
+def test_what_prune_wrote_is_replaced_if_asked(place):
+    """The same heads go again."""
+    command("prune", "writer", "--scores", "scores/scores.json", "--prune", "50%", "--out", "small", "--force")
     before = transformers.AutoModelForCausalLM.from_pretrained(DATA / "commands" / "small").state_dict()
     after = transformers.AutoModelForCausalLM.from_pretrained(place / "small").state_dict()
     assert before.keys() == after.keys()

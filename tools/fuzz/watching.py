@@ -80,7 +80,7 @@ class Watch:
     def notice(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             path, mode, flags = arguments
-            if not isinstance(path, int):
+            if not isinstance(path, int) and not _is_in_an_open_folder(path, mode):
                 writes = bool((flags or 0) & WRITING) or (isinstance(mode, str) and any(c in mode for c in "wax+"))
                 self._place(path, "write" if writes else "read")
         elif event in MOVING:
@@ -109,6 +109,12 @@ class Watch:
         if inside or text == os.devnull or (what == "read" and (_is_installed(text) or text.startswith(SYSTEM))):
             return
         self.seen.append(f"{what}: {text}")
+
+
+def _is_in_an_open_folder(path: Any, mode: Any) -> bool:
+    """Whether a name is one in a folder that is already open, as when a tree is removed: the hook is not told which."""
+    text = os.fsdecode(path)
+    return mode is None and not Path(text).is_absolute() and not os.path.lexists(text)
 
 
 def _is_installed(path: str) -> bool:

@@ -65,7 +65,8 @@ def open_out(command: str, options: Any, *, holds_model: bool = False, beside: b
         raise CheckpointError(
             f"'{folder}' holds {by} ({_some(there)}), which would be replaced. Choose another --out, or say --force."
         )
-    if not maker and not MADE.intersection(there) and not any(_is_unfinished(folder / name) for name in ("", *there)):
+    ours = (folder / name for name in ("", *there))  # or of a folder in it, as a study with several models has them
+    if not MADE.intersection(there) and not any(_noted(place)[0] or _is_unfinished(place) for place in ours):
         raise CheckpointError(
             f"'{folder}' holds what headprune did not make: {_some(there)}. Choose another --out, or say --force to "
             "write beside it."
@@ -95,7 +96,7 @@ def _some(names: list[str], most: int = 4) -> str:
 
 def _noted(folder: Path) -> tuple[str, str]:
     try:
-        content = files.load("folder", (folder / NOTE).read_text(encoding="utf-8"))
+        content = files.load("folder", files.bounded_text(folder / NOTE))
     except (OSError, ValueError):
         return "", ""
     return str(content.get("command", ""))[:40], str(content.get("key", ""))

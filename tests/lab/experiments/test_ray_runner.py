@@ -125,8 +125,7 @@ def test_an_interrupted_driver_leaves_no_folders(cluster, tmp_path):
         run_sweep(trials, Store(tmp_path / "store"), RayRunner(modules=MODULES), told=told)
     nodes = tuple(node["NodeID"] for node in ray.nodes())
     left = [path.name for path in temporary.glob("headprune-*") if path.name.endswith((*nodes, "dead-driver"))]
-    assert not left
-    assert not list(temporary.glob("headprune-trial-*"))
+    assert not left  # trials have their folders inside these
 
 
 @pytest.mark.long

@@ -62,14 +62,14 @@ def _needed(step: Step, name: str, seed: int, values: Mapping[str, Any], made: M
     """The trial of another step with the same seed (or its only one) and the same values where both have them."""
     found = [trial for trial in made.get(name, ()) if _agrees(trial, values)]
     same = [trial for trial in found if trial.seed == seed] or found
-    keys = {trial.key() for trial in same}
+    keys = {(trial.seed, repr(sorted(trial.params["values"].items()))): trial.key() for trial in same}
     if len(keys) != 1:
         raise UnclearNeedError(
             step.name,
             f"'{step.name}' needs '{name}', which is {len(keys)} trials for seed {seed} and {dict(values)}; expected "
             f"one: give '{step.name}' the same `each` or `rows`.",
         )
-    return keys.pop()
+    return next(iter(keys.values()))
 
 
 def _agrees(trial: Trial, values: Mapping[str, Any]) -> bool:

@@ -126,7 +126,9 @@ class Store:
             return None
         except FileFormatError:
             raise
-        except (ValueError, OSError) as error:
+        except ValueError as error:
+            raise FileFormatError(f"'{path}' is not JSON ({error}). Remove it: the trial is run again.") from error
+        except OSError as error:
             raise FileFormatError(f"'{path}' cannot be read ({error}). Remove it: the trial is run again.") from error
         if record.trial.key() != key:
             raise FileFormatError(
