@@ -30,6 +30,7 @@ LAYERS = {
     "checkpoint": "what is on disk: save, load, v4, gated models, companions; `exports/`: one file a format",
     "model_checks": "the checks of one model behind `headprune verify`",
     "budgets": "masks within a budget, the public `select`; `kinds/`: one file a budget",
+    "shrink": "the whole job in one call: choose, repair, remove, tell the price",
     "lab.models": "All-attention and Transformer-XL; the demo's model",
     "tasks": "data in, batches, losses, metrics, fine-tuning",
     "lab.analysis": "functions of heads, agreement, weight change, pictures",

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from headprune.recovery import recover_ as recover_
     from headprune.recovery import search as search
     from headprune.scoring import score as score
+    from headprune.shrink import Shrunk as Shrunk
+    from headprune.shrink import shrink_ as shrink_
     from headprune.structure.find import find_heads as find_heads
     from headprune.surgery.plan import plan as plan
     from headprune.surgery.prune import prune_ as prune_
@@ -83,6 +85,8 @@ _PUBLIC = {
     "recover_": "headprune.recovery",
     "search": "headprune.recovery",
     "score": "headprune.scoring",
+    "Shrunk": "headprune.shrink",
+    "shrink_": "headprune.shrink",
     "select": "headprune.budgets",
     "measure": "headprune.cost.measurement",
     "plan": "headprune.surgery.plan",

@@ -15,11 +15,14 @@ from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.hooks import projection_at
 from headprune.recovery.sequential import Fit, SequentialMoments, columns_of, fitted, recoveries
+from headprune.recovery.stream import Streams
 from headprune.registry import check_options
 from headprune.scoring.context import ExampleLoss, ScoringContext, batches_of, evaluation
 from headprune.structure import projections
 from headprune.structure.find import find_heads, unwrapped
 from headprune.surgery.prune import refuse_unfit_models
+
+HELD = 4  # of so many batches one is held out, for repairs that judge a fit on rows that it did not see
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,10 @@ def _fitted_in_place(
 
     try:
         with torch.inference_mode(False), evaluation(context.model):
-            sequence = SequentialMoments(context, losing, batches, mask)
+            looks = getattr(recoveries[method], "looks_at_stream", False)
+            streams = Streams.of(context, losing, batches) if looks else None
+            held = range(HELD - 1, len(batches), HELD) if looks else ()
+            sequence = SequentialMoments(context, losing, batches, mask, streams=streams, held=held)
             for site in sequence.sites:
                 tell(site.id)
                 moments = sequence.moments(site).checked(site)

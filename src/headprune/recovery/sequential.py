@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from headprune.heads import HeadMask, Site
 from headprune.hooks import Recording, StopForward, heard_inputs, recorded, replayed
 from headprune.masking import masked
+from headprune.recovery.stream import Streams, written
 from headprune.registry import Registry
 from headprune.scoring.context import ScoringContext, equations_of
 from headprune.scoring.moments import Moments, moments_of, real_rows, site_calls
@@ -36,9 +38,29 @@ class Fit:
         spread = torch.einsum("oi,ij,oj->", gap, moments.products(centred=True), gap)
         return float(spread + (mean + shift).square().sum())
 
+    def stream_error(self, other: Fit, moments: Moments, kept: Tensor) -> float:
+        """The mean squared distance of the stream behind another projection, of the kept columns, from the whole
+        model's."""
+        assert moments.drift is not None, "asked for where it is known"
+        gap = -self.weight.clone()
+        gap[:, kept] += other.weight[:, kept]
+        none = torch.zeros(len(gap), dtype=torch.float64)
+        shift = (other.bias if other.bias is not None else none) - (self.bias if self.bias is not None else none)
+        drift, mean = moments.drift, gap @ moments.mean
+        spread = ((gap @ moments.products(centred=False)) * gap).sum() + 2 * shift @ mean + shift.square().sum()
+        along = (gap * drift.products(centred=False)).sum() + shift @ drift.mean
+        return float(spread - 2 * along) + drift.square / drift.count
+
 
 Recovery = Callable[..., Fit]
+Function = TypeVar("Function", bound=Recovery)
 recoveries: Registry[Recovery] = Registry("recovery", "headprune.recoveries")
+
+
+def looks_at_stream(recovery: Function) -> Function:
+    """Marks a repair that wants to know how far the stream has drifted, and rows to judge a fit on."""
+    vars(recovery)["looks_at_stream"] = True
+    return recovery
 
 
 def columns_of(heads: Sequence[int], width: int) -> Tensor:
@@ -58,6 +80,7 @@ def fitted(method: str, full: Fit, moments: Moments, kept: Sequence[int], width:
         return recoveries[method](full, moments, kept, width, **options)
 
 
+ADDED = "+"  # the name under which what is added to a site's answer is heard
 MEMORY = 4 * 2**30  # bytes for passes that wait: what does not fit is run from the beginning
 
 
@@ -87,8 +110,11 @@ class SequentialMoments:
         mask: HeadMask,
         *,
         memory: int = MEMORY,
+        streams: Streams | None = None,
+        held: Collection[int] = (),
     ) -> None:
         self.context, self.batches, self.mask = context, batches, mask
+        self.streams, self.held = streams, held
         calls = site_calls(context, sites, batches)
         by_id = {site.id: site for site in sites}
         self.sites = [by_id[name] for name in calls]
@@ -111,29 +137,40 @@ class SequentialMoments:
         return moments_of(self.context, [site], self.batches, self.mask)[site.id]
 
     def _moments_going_on(self, site: Site) -> Moments:
-        found = Moments()
+        found = Moments(held=Moments() if self.held else None)
         for number, batch in enumerate(self.batches):
             heard = self._heard(number, site, wait=True)
-            if heard is not None:
-                found.add(real_rows(batch, site, heard, has_encoder=self.context.has_encoder))
+            if not heard:
+                continue
+            rows, *added = (real_rows(batch, site, x, has_encoder=self.context.has_encoder) for x in heard)
+            drift = None
+            if self.streams is not None and added:
+                drift = self.streams.drift(number, site, written(self.context.model, site, rows), added[0])
+            found.add(rows, drift)
+            if found.held is not None and number in self.held:
+                found.held.add(rows, drift)
         return found
 
-    def _heard(self, number: int, site: Site, *, wait: bool) -> Tensor | None:
-        """What the site's projection receives for a batch, every head of it (nothing, if the batch does not reach it);
-        with `wait` the pass goes on from there the next time."""
+    def _heard(self, number: int, site: Site, *, wait: bool) -> list[Tensor]:
+        """What the site's projection receives for a batch, every head of it, and what will be added to its answer, if
+        that is known (nothing, if the batch does not reach it); with `wait` the pass goes on from there the next
+        time."""
         projection = self.context.model.get_submodule(site.output)
         before = self._waiting.get(number)
         heard: list[Tensor] = []
+        added: list[Tensor] = []
+        listening = {site.id: projection}
+        if self.streams is not None and site.id in self.streams.modules:
+            listening[ADDED] = self.context.model.get_submodule(self.streams.modules[site.id])
 
         def hear(name: str, inputs: Tensor) -> None:
-            heard.append(inputs)
-            raise StopForward
+            (added if name == ADDED else heard).append(inputs)
+            if name != ADDED:
+                raise StopForward
 
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            stack.enter_context(
-                heard_inputs(self.context.model, {site.id: projection}, hear)
-            )  # before masks: all heads
+            stack.enter_context(heard_inputs(self.context.model, listening, hear))  # before masks: all heads
             stack.enter_context(masked(self.context.model, self.mask, heads=self.context.heads))
             if before is not None:
                 stack.enter_context(replayed(self.context.model, before.recording, before.projection))
@@ -142,7 +179,7 @@ class SequentialMoments:
             self.context.answer(self.batches[number])
         if recording is not None and heard:
             self._wait(number, recording, projection)
-        return heard[0] if heard else None
+        return [*heard, *added[-1:]]
 
     def _wait(self, number: int, recording: Recording, projection: nn.Module) -> None:
         before = self._waiting.pop(number, None)
@@ -163,6 +200,6 @@ class SequentialMoments:
         del self._waiting[number]
         whole = self._heard(number, site, wait=False)
         self._waiting[number] = waiting
-        if quick is None or whole is None:
-            return quick is whole
-        return difference(quick, whole).largest <= 1e-6 * max(1.0, float(whole.abs().max()))
+        if not quick or not whole:
+            return quick == whole
+        return difference(quick[0], whole[0]).largest <= 1e-6 * max(1.0, float(whole[0].abs().max()))

@@ -85,6 +85,32 @@ def example_means(batch: Batch, site: Site, values: Tensor, *, has_encoder: bool
 MEMORY = 4 * 2**30  # bytes of matrices at a time
 
 
+@dataclass(frozen=True)
+class Drift:
+    """Sums over rows of what the whole model's stream has that the model at hand has not, and with the rows."""
+
+    count: float
+    rows: Tensor  # (width,)
+    total: Tensor  # (outputs,)
+    cross: Tensor  # (outputs, width)
+    square: float
+
+    def plus(self, other: Drift, sign: float) -> Drift:
+        return Drift(
+            self.count + sign * other.count, self.rows + sign * other.rows, self.total + sign * other.total,
+            self.cross + sign * other.cross, self.square + sign * other.square,
+        )  # fmt: skip
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total / self.count
+
+    def products(self, *, centred: bool) -> Tensor:
+        """The mean product, or the covariance, of drift and rows: (outputs, width)."""
+        products = self.cross / self.count
+        return products - torch.outer(self.mean, self.rows / self.count) if centred else products
+
+
 @dataclass
 class Moments:
     """Sums over rows of an output projection's input: their number, the rows, their outer products."""
@@ -92,16 +118,34 @@ class Moments:
     count: float = 0.0
     total: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))  # (width,)
     second: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))  # (width, width)
+    drift: Drift | None = None  # of the stream behind the projection, for repairs that look at it
+    held: Moments | None = None  # of some of the rows, which a fit may leave out to be judged on them
 
-    def add(self, rows: Tensor) -> None:
-        """More rows, (rows, width)."""
+    def add(self, rows: Tensor, drift: Tensor | None = None) -> None:
+        """More rows, (rows, width), and how far the stream behind each has drifted, (rows, outputs)."""
         exact = rows.detach().cpu().double()
+        more = Moments(float(len(exact)), exact.sum(0), exact.T @ exact)
+        if drift is not None:
+            gone = drift.detach().cpu().double()
+            more.drift = Drift(more.count, more.total, gone.sum(0), gone.T @ exact, float(gone.square().sum()))
+        self.merge(more)
+
+    def merge(self, other: Moments, sign: float = 1.0) -> None:
+        """Add the sums of other rows, or with a sign of -1 take them away."""
         if not len(self.total):
-            self.total = torch.zeros(exact.shape[1], dtype=torch.float64)
-            self.second = torch.zeros(exact.shape[1], exact.shape[1], dtype=torch.float64)
-        self.count += len(exact)
-        self.total += exact.sum(0)
-        self.second += exact.T @ exact
+            self.total, self.second = torch.zeros_like(other.total), torch.zeros_like(other.second)
+        self.count += sign * other.count
+        self.total += sign * other.total
+        self.second += sign * other.second
+        if other.drift is not None:
+            self.drift = other.drift if self.drift is None else self.drift.plus(other.drift, sign)
+
+    def fitted_rows(self) -> Moments:
+        """Without the rows that are held out."""
+        found = Moments(self.count, self.total.clone(), self.second.clone(), self.drift)
+        if self.held is not None:
+            found.merge(self.held, -1.0)
+        return found
 
     def checked(self, site: Site) -> Moments:
         """One number that is not finite would be in every weight that is fitted, and so would a mean of nothing."""

@@ -1,0 +1,336 @@
+"""`shrink_`: heads and neurons are chosen for a budget, what is left is repaired, the rest removed, the price told."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from headprune.budgets import Selection, budgets, find_mask
+from headprune.cost.measurement import Measurement, measure
+from headprune.errors import BudgetError, DataError, MaskError
+from headprune.heads import HeadMap, HeadMask, HeadScores
+from headprune.heads.mask import Unit
+from headprune.masking import masked
+from headprune.recovery.greedy_search import SearchConfig
+from headprune.recovery.recover import repair, repaired
+from headprune.scoring.context import ExampleLoss, ScoringContext, batch_rows, batches_of, evaluation
+from headprune.scoring.run import scorers, unit_options
+from headprune.shrink.own_answers import Closeness, WholeAnswers, has_labels, with_own_labels
+from headprune.shrink.shrunk import Shrunk, Size, Speed
+from headprune.structure.find import find_parts, unwrapped
+from headprune.surgery.edits import Gqa
+from headprune.surgery.prune import prune_with_report, refuse_unfit_models, refuse_unpruned_repair, temporarily_pruned
+from headprune.types import Batch
+
+Parts = Literal["auto", "heads", "neurons", "both"]
+HELD = 4  # of so many examples one is held out to tell the price on
+LEAST = 32  # examples below which a fit and its price mean little
+TRIES = 6  # models that a budget of points looks at: its share of MACs is then known to 1.5 %
+
+
+def shrink_(
+    model: nn.Module,
+    data: Any,
+    *,
+    macs: float | int | None = None,
+    params: float | int | None = None,
+    speedup: float | None = None,
+    max_drop: float | None = None,
+    prune: float | int | None = None,
+    parts: Parts = "auto",
+    method: str = "best",
+    recover: str | None = None,
+    unit: Unit | None = None,
+    gqa: Gqa | None = None,
+    at_least: int = 0,
+    batch: int = 1,
+    length: int = 128,
+    evaluate: Callable[[nn.Module], float] | None = None,
+    collator: Any = None,
+    batch_size: int = 16,
+    loss: Any = "mean",
+    seed: int = 0,
+    repeats: int = 15,
+    tell: Callable[[str], None] = lambda what: None,
+) -> Shrunk:
+    """Make a model several times cheaper without training, in place, and tell what that cost.
+
+    One budget: `macs` or `params` (a share of the whole model that is left, or a count), `speedup` (times as fast,
+    measured here), `max_drop` (points of `evaluate`, or of agreement with the whole model), or `prune` (a share of the
+    heads). `parts="auto"` takes heads and neurons where a cost is the budget, heads where heads are counted.
+
+    `data` are a few hundred examples of what the model will see, as for `score`; labels are used where there are any,
+    and otherwise the model's own answers. A quarter is held out: the price is told on it.
+
+    Cost: a scoring, a repair, some forward passes. Memory: see `recover_`.
+
+    Example:
+        >>> shrunk = hp.shrink_(model, batches, macs=0.6, length=16, repeats=0)
+        >>> shrunk.macs_left < 0.6
+        True
+        >>> model.save_pretrained("small")
+    """
+    given = {"macs": macs, "params": params, "speedup": speedup, "max_drop": max_drop, "prune": prune}
+    budget, amount = one_budget(given)
+    shrinker = Shrinker.of(
+        model, data, parts=parts_meant(parts, budget), method=method, recover=recover, unit=unit, gqa=gqa,
+        at_least=at_least, batch=batch, length=length, evaluate=evaluate, collator=collator, batch_size=batch_size,
+        loss=loss, seed=seed, tell=tell,
+    )  # fmt: skip
+    return shrinker.shrink_(budget, amount, repeats=repeats)
+
+
+def one_budget(given: dict[str, float | int | None]) -> tuple[str, float | int]:
+    """The budget that was given, which is one."""
+    asked = [(name, value) for name, value in given.items() if value is not None]
+    if len(asked) == 1:
+        return asked[0]
+    found = "You gave two budgets" if asked else "No budget was given"
+    named = f" ({' and '.join(name for name, _ in asked)})" if asked else ""
+    raise MaskError(f"{found}{named}; expected one of {', '.join(given)}.")
+
+
+def parts_meant(parts: Parts, budget: str) -> str:
+    if parts not in ("auto", "heads", "neurons", "both"):
+        raise MaskError(f"parts is {parts!r}; expected 'auto', 'heads', 'neurons' or 'both'.")
+    if parts != "auto":
+        return parts
+    return "heads" if budget == "prune" else "both"
+
+
+@dataclass
+class Shrinker:
+    """A model, what may go, and the data that says what it is worth. One serves many budgets."""
+
+    model: nn.Module
+    every: HeadMap  # all that a mask names
+    heads: HeadMap  # all that may go
+    context: ScoringContext  # with the batches that are fitted on
+    whole: WholeAnswers  # on the held-out ones
+    way: SearchConfig
+    unit: Unit
+    gqa: Gqa | None
+    at_least: int
+    batch: int
+    length: int
+    evaluate: Callable[[nn.Module], float] | None
+    tell: Callable[[str], None]
+    notes: tuple[str, ...] = ()
+    by: str = ""
+    _scores: HeadScores | None = None
+    _before: Measurement | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        data: Any,
+        *,
+        parts: str = "both",
+        method: str = "best",
+        recover: str | None = None,
+        unit: Unit | None = None,
+        gqa: Gqa | None = None,
+        at_least: int = 0,
+        batch: int = 1,
+        length: int = 128,
+        evaluate: Callable[[nn.Module], float] | None = None,
+        collator: Any = None,
+        batch_size: int = 16,
+        loss: Any = "mean",
+        seed: int = 0,
+        tell: Callable[[str], None] = lambda what: None,
+    ) -> Shrinker:
+        """Everything that is the same for all budgets. The model is looked at, not changed."""
+        model = unwrapped(model)
+        refuse_unfit_models(model)
+        refuse_unpruned_repair(model)
+        way = SearchConfig.named(method, recover)
+        scorers[way.method]  # a hint for a wrong name, before anything is done
+        tell("looking at the model")
+        every, found, notes = _found(model, parts)
+        device = next(model.parameters()).device
+        fitted, held = held_out(list(batches_of(data, device, collator=collator, batch_size=batch_size)))
+        context = ScoringContext(model=model, heads=found, batches=fitted, loss=ExampleLoss(loss), seed=seed)
+        grouped = any(site.num_kv_heads < site.num_heads for site in found.attention)
+        examples = sum(map(batch_rows, fitted))
+        with torch.inference_mode(False), evaluation(model):
+            if not has_labels(fitted[0]):
+                own, own_loss = with_own_labels(context, fitted, seed)
+                context = replace(context, batches=own, loss=own_loss)
+                notes = (*notes, "no labels: chosen by the model's own answers")
+            whole = WholeAnswers.of(replace(context, loss=ExampleLoss(loss)), held)
+        return cls(
+            model=model, every=every, heads=found, context=context, whole=whole, way=way, gqa=gqa, at_least=at_least,
+            unit=unit or ("group" if grouped else "head"), batch=batch, length=length, evaluate=evaluate, tell=tell,
+            notes=notes, by=f"{method} on {examples} examples",
+        )  # fmt: skip
+
+    @property
+    def scores(self) -> HeadScores:
+        """Computed once, for all budgets."""
+        if self._scores is None:
+            self.tell("scoring heads and neurons" if self.heads.neurons else "scoring heads")
+            options = {**unit_options(self.way.method, self.unit), **self.way.options}
+            with torch.inference_mode(False), evaluation(self.model):
+                self._scores = scorers[self.way.method](self.context, **options)
+        return self._scores
+
+    def mask(self, budget: str, amount: float | int) -> HeadMask:
+        """What stays within a budget."""
+        self.tell(f"choosing what stays for {budget} {amount}")
+        if budget == "max_drop":
+            return self._within_drop(float(amount))
+        selection = Selection(
+            scores=self.scores, heads=self.heads, model=self.model, unit=self.unit, at_least=self.at_least,
+            gqa=self.gqa, batch=self.batch, length=self.length, progress=self.tell,
+        )  # fmt: skip
+        if budget == "prune":
+            from headprune.budgets.select import select
+
+            return select(self.scores, self.heads, prune=amount, unit=self.unit, at_least=self.at_least)
+        if budget not in budgets:
+            raise MaskError(f"No budget called '{budget}'.")
+        return find_mask(budget, amount, selection).mask
+
+    def _within_drop(self, points: float) -> HeadMask:
+        """As few MACs as go without losing more points, looked for by halving."""
+        if points < 0:
+            raise MaskError(f"max_drop is {points}; expected 0 or more points.")
+        low, high, best = 0.0, 1.0, HeadMask.full(self.heads)
+        full = self._worth()
+        for _ in range(TRIES):
+            share = (low + high) / 2
+            try:
+                mask = self.mask("macs", share)
+            except BudgetError:
+                low = share
+                continue
+            with self.as_shrunk(mask):
+                lost = full - self._worth()
+            self.tell(f"{share:.0%} of the MACs: {lost:+.2f} points lost")
+            low, high, best = (low, share, mask) if lost <= points else (share, high, best)
+        return best
+
+    def _worth(self) -> float:
+        """Points of the model as it is: by `evaluate`, or its agreement with the whole model."""
+        if self.evaluate is not None:
+            return float(self.evaluate(self.model))
+        close = self.whole.closeness_now()
+        if close.agreement is None:
+            raise DataError("The model has no classes or words to agree on: pass evaluate=, a function of the model.")
+        return 100 * close.agreement
+
+    @contextmanager
+    def as_shrunk(self, mask: HeadMask) -> Iterator[None]:
+        """The model as it would answer, repaired and masked, until the block ends."""
+        with torch.inference_mode(False), evaluation(self.model):
+            if self.way.recover is None or mask == HeadMask.full(self.heads):
+                with masked(self.model, mask, heads=self.heads):
+                    yield
+            else:
+                with (
+                    repaired(self.context, mask, self.way.recover),
+                    masked(self.model, mask, heads=self.heads),
+                ):
+                    yield
+
+    def price(self, mask: HeadMask) -> Closeness:
+        """What it would cost, without doing it."""
+        self.tell("telling the price")
+        with self.as_shrunk(mask):
+            return self.whole.closeness_now()
+
+    def planned(self, budget: str, amount: float | int) -> Shrunk:
+        """What `shrink_` would do: everything but removing and timing."""
+        mask = self.mask(budget, amount)
+        price = self.price(mask)
+        with temporarily_pruned(self.model, mask_of_all(self.every, mask), gqa=self.gqa) as (_, after):
+            size = Size.of(after, self._measured(self.model))
+        return self._shrunk(budget, amount, mask, size, price)
+
+    def shrink_(self, budget: str, amount: float | int, *, repeats: int = 15) -> Shrunk:
+        """Choose, repair, remove, check and measure. The model is another one afterwards; the shrinker is used up."""
+        mask = self.mask(budget, amount)
+        before = self._measured(self.model) if self._before is None else self._before
+        self._before = before
+        original = copy.deepcopy(self.model) if repeats else None
+        chosen = mask_of_all(self.every, mask)
+        if self.way.recover is not None and mask != HeadMask.full(self.heads):
+            self.tell("repairing what stays")
+            repair(self.context, mask, self.way.recover)
+        self.tell("removing the rest")
+        pruning = prune_with_report(self.model, chosen, gqa=self.gqa, about={"by": f"{budget} {amount}, {self.by}"})
+        self.tell("measuring")
+        after = measure(self.model, batch=self.batch, length=self.length, against=original, repeats=repeats)
+        with torch.inference_mode(False), evaluation(self.model):
+            price = self.whole.closeness_now()
+        done = self._shrunk(budget, amount, mask, Size.of(pruning.after, after), price)
+        timing, gap = after.timing, pruning.difference
+        speed = None
+        if timing is not None and timing.speedup is not None and timing.speedup_spread is not None:
+            speed = Speed(timing.speedup, timing.speedup_spread, timing.control, timing.control_spread)
+        return replace(done, speed=speed, difference=gap.largest if gap is not None else 0.0)
+
+    def _shrunk(self, budget: str, amount: float | int, mask: HeadMask, after: Size, price: Closeness) -> Shrunk:
+        if self._before is None:
+            self._before = self._measured(self.model)
+        asked = f"{amount:.0%}" if isinstance(amount, float) and budget in ("macs", "params", "prune") else f"{amount}"
+        return Shrunk(
+            before=Size.of(self.every, self._before), after=after, price=(self.whole.closeness, price), mask=mask,
+            budget=f"{budget} {asked}", by=self.by, batch=self.batch, length=self.length, notes=self.notes,
+        )  # fmt: skip
+
+    def _measured(self, model: nn.Module) -> Measurement:
+        return measure(model, batch=self.batch, length=self.length, repeats=0)
+
+
+def mask_of_all(every: HeadMap, mask: HeadMask) -> HeadMask:
+    return HeadMask.from_dict(every, mask.to_dict())
+
+
+def _found(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap, tuple[str, ...]]:
+    """What there is and what may go; where feed-forward parts are not understood, heads alone, and that is said."""
+    every, found = find_parts(model, parts)
+    if parts == "both" and not found.neurons:
+        return every, found, ("no feed-forward part of this model is understood: heads alone",)
+    if parts == "both" and not found.attention:
+        return every, found, ("no attention of this model is understood: neurons alone",)
+    return every, found, ()
+
+
+def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
+    """Batches to fit on, and every fourth to tell the price on; of few batches, every fourth example."""
+    rows = sum(map(batch_rows, batches))
+    if rows < LEAST:
+        raise DataError(
+            f"Found {rows} examples; expected at least {LEAST}, a quarter of which is held out to tell the price on. A "
+            "few hundred are better."
+        )
+    if len(batches) >= HELD:
+        return (
+            [batch for number, batch in enumerate(batches) if number % HELD != HELD - 1],
+            [batch for number, batch in enumerate(batches) if number % HELD == HELD - 1],
+        )
+    parts: tuple[list[Batch], list[Batch]] = ([], [])
+    for batch in batches:
+        place = torch.arange(batch_rows(batch)) % HELD
+        for part, chosen in zip(parts, (place != HELD - 1, place == HELD - 1), strict=True):
+            part.append(_rows(batch, chosen))
+    return parts
+
+
+def _rows(batch: Batch, chosen: torch.Tensor) -> Batch:
+    count = len(chosen)
+    return {
+        name: value[chosen.to(value.device)]
+        if isinstance(value, torch.Tensor) and value.dim() and len(value) == count
+        else value
+        for name, value in batch.items()
+    }
