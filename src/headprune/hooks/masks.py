@@ -144,6 +144,31 @@ def captured_inputs(model: nn.Module, modules: Mapping[str, nn.Module]) -> Itera
         yield seen
 
 
+@contextmanager
+def captured_outputs(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
+    """What each projection answers, by name, one tensor a call; gradients can be asked for with respect to them."""
+    seen: dict[str, list[Tensor]] = {name: [] for name in modules}
+
+    def keep(name: str) -> Function:
+        def hook(module: nn.Module, args: Args, output: Tensor) -> Tensor:
+            if torch.is_grad_enabled() and not output.requires_grad:
+                output = output.detach().requires_grad_()
+            seen[name].append(output)
+            return output
+
+        return hook
+
+    handles = []
+    try:
+        with called_projections(model):
+            for name, module in modules.items():
+                handles.append(module.register_forward_hook(keep(name)))
+            yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 class StopForward(Exception):  # noqa: N818  # not an error: enough was heard
     """Raised by a listener to end the forward pass."""
 

@@ -85,6 +85,13 @@ def example_means(batch: Batch, site: Site, values: Tensor, *, has_encoder: bool
 MEMORY = 4 * 2**30  # bytes of matrices at a time
 
 
+def squares(rows: Tensor) -> Tensor:
+    """The sum of outer products of rows, (width, width), in float64: what is solved with it may be nearly singular, and
+    in float32 another order of neurons came out."""
+    exact = rows.detach().cpu().double()
+    return exact.T @ exact
+
+
 @dataclass(frozen=True)
 class Drift:
     """Sums over rows of what the whole model's stream has that the model at hand has not, and with the rows."""
@@ -123,11 +130,12 @@ class Moments:
 
     def add(self, rows: Tensor, drift: Tensor | None = None) -> None:
         """More rows, (rows, width), and how far the stream behind each has drifted, (rows, outputs)."""
-        exact = rows.detach().cpu().double()
-        more = Moments(float(len(exact)), exact.sum(0), exact.T @ exact)
+        rows = rows.detach().cpu()
+        more = Moments(float(len(rows)), rows.double().sum(0), squares(rows))
         if drift is not None:
-            gone = drift.detach().cpu().double()
-            more.drift = Drift(more.count, more.total, gone.sum(0), gone.T @ exact, float(gone.square().sum()))
+            gone = drift.detach().cpu().float()
+            cross = (gone.T @ rows.float()).double()
+            more.drift = Drift(more.count, more.total, gone.double().sum(0), cross, float(gone.double().square().sum()))
         self.merge(more)
 
     def merge(self, other: Moments, sign: float = 1.0) -> None:

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from headprune.heads import HeadScores, Site
 from headprune.heads.mask import Unit
-from headprune.hooks import captured_inputs
+from headprune.hooks import captured_outputs
 from headprune.scoring.context import HeadSums, ScoringContext, batch_rows, with_gradients
 from headprune.scoring.methods.reconstruction import blocks_of, by_head, elimination
-from headprune.scoring.moments import moments_of, within_memory
+from headprune.scoring.moments import moments_of, squares, within_memory
 from headprune.scoring.run import scorers
+from headprune.structure import projections
 from headprune.types import Batch
 
 
@@ -37,23 +38,24 @@ def curvature(job: ScoringContext, *, ridge: float = 1e-4, unit: Unit = "head") 
         for site in sites:
             module = job.model.get_submodule(site.output)
             products = moments[site.id].products(centred=getattr(module, "bias", None) is not None)
-            added = elimination(_root(pushes[site.id]), products, blocks_of(site, unit), ridge=ridge)
+            felt = _root(pushes[site.id]) @ projections.matrix(module).cpu().double()  # (outputs, heads * width)
+            added = elimination(felt, products, blocks_of(site, unit), ridge=ridge)
             sums.add(site.id, by_head(site, unit, added)[None])
     return sums.scores("curvature", ridge=ridge, unit=unit)
 
 
 def _pushes(job: ScoringContext, sites: Sequence[Site], batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """A of each site, as the docstring of `curvature` has it."""
+    """E_x Σ_t (dL/dy_t)(dL/dy_t)ᵀ with y what the site writes: A of `curvature` is Wᵀ times it times W, and it is
+    smaller where a site has more neurons than outputs."""
     modules = {site.id: job.model.get_submodule(site.output) for site in sites}
     found: dict[str, Tensor] = {}
     examples = 0
     for batch in batches:
-        with torch.enable_grad(), captured_inputs(job.model, modules) as contexts:
+        with torch.enable_grad(), captured_outputs(job.model, modules) as answers:
             total = job.example_losses(batch).sum()
-        for name, pairs in with_gradients(total, contexts, sites).items():
+        for name, pairs in with_gradients(total, answers, sites).items():
             for _, grad in pairs:
-                rows = grad.flatten(0, -2).cpu().double()  # (rows, heads * width); no gradient at padding
-                found[name] = found.get(name, 0) + rows.T @ rows
+                found[name] = found.get(name, 0) + squares(grad.flatten(0, -2))  # no gradient at padding
         examples += batch_rows(batch)
     return {name: pushed / examples for name, pushed in found.items()}
 

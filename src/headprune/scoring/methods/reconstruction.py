@@ -59,6 +59,7 @@ def by_head(site: Site, unit: Unit, values: Tensor) -> Tensor:
 
 
 STEPS = 512  # of an elimination: of more blocks than this, some go together
+SPARSE = 0.8  # of the blocks left in the matrices: then they are made smaller
 
 
 def elimination(weight: Tensor, products: Tensor, blocks: Sequence[Tensor], *, ridge: float) -> Tensor:
@@ -75,7 +76,8 @@ def elimination(weight: Tensor, products: Tensor, blocks: Sequence[Tensor], *, r
     left = torch.ones(len(blocks), dtype=torch.bool)
     added = torch.zeros(len(blocks), dtype=torch.float64)
     largest, together = 0.0, -(-len(blocks) // STEPS)
-    while bool(left.any()):
+    names = torch.arange(len(blocks))
+    while len(names):
         costs = _costs(weight, inverse, columns, left)
         chosen = costs.argsort()[: min(together, int(left.sum()))]
         own = columns[chosen].flatten()
@@ -85,7 +87,12 @@ def elimination(weight: Tensor, products: Tensor, blocks: Sequence[Tensor], *, r
         left[chosen] = False
         for number in chosen.tolist():
             largest = max(largest, float(costs[number]))
-            added[number] = largest
+            added[names[number]] = largest
+        if int(left.sum()) <= SPARSE * len(left):  # what is gone no longer changes anything: on without it
+            stay = columns[left].flatten()
+            weight, inverse = weight[:, stay], inverse[stay][:, stay]
+            names, columns = names[left], torch.arange(len(stay)).view(-1, columns.shape[1])
+            left = torch.ones(len(names), dtype=torch.bool)
     return added
 
 
