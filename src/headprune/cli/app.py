@@ -32,6 +32,7 @@ COMMANDS = {
     "gates": "Train gates on the heads of a converged model, prune what they close, and save it. Runs resume.",
     "functions": "Tell positional, syntactic and rare-token heads (Voita et al., section 5).",
     "diff": "Show the mean change of W_q, W_k and W_v by head between two models (Budhraja et al., Figure 2).",
+    "shrink": "Make a model several times cheaper without training: choose, repair, remove, and tell the price.",
     "prune": "Remove heads, check that the model answers as if they were masked, and save it.",
     "run": "Repeat a table or figure of a paper; an interrupted run goes on where it stopped.",
     "report": "Show results as one page that needs no network: heads, curves, sizes, and the papers' values by ours.",

@@ -172,6 +172,13 @@ class Shrinker:
             notes=notes, by=f"{method} on {examples} examples",
         )  # fmt: skip
 
+    def copied(self) -> Shrinker:
+        """For one more budget: the same choice and data, and a model of its own to change."""
+        scores = self.scores  # before the copy, so that they are computed once
+        model = copy.deepcopy(self.model)
+        whole = replace(self.whole, context=replace(self.whole.context, model=model))
+        return replace(self, model=model, context=replace(self.context, model=model), whole=whole, _scores=scores)
+
     @property
     def scores(self) -> HeadScores:
         """Computed once, for all budgets."""

@@ -34,6 +34,8 @@ class LanguageTask(Task):
     model_class: ClassVar[str] = "AutoModelForCausalLM"
 
     def text(self, source: Source, split: str) -> str:
+        if source.files:
+            return "\n".join(map(_read, source.files))
         names = SPLITS.get(split, (split,))
         if source.dataset is None:
             try:

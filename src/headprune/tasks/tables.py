@@ -145,12 +145,15 @@ SPLITS = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "te
 
 @dataclass(frozen=True)
 class Source:
-    """A folder with one file a split, or the name of a data set."""
+    """A folder with one file a split, the name of a data set, or files of plain text."""
 
     folder: Path | None = None
     dataset: str | None = None  # NAME or NAME:CONFIG, as `datasets.load_dataset` takes them
+    files: tuple[Path, ...] = ()
 
     def __str__(self) -> str:
+        if self.files:
+            return " and ".join(f"'{path}'" for path in self.files)
         return f"the data set {self.dataset}" if self.dataset is not None else f"'{self.folder}'"
 
     def table(self, names: Sequence[str], columns: Sequence[str] = ()) -> Table:

@@ -1,0 +1,57 @@
+"""Plain text as calibration data, for whatever model: pieces of text for language models, lines for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from headprune.errors import DataError
+from headprune.tasks.data import load_processor, match_padding_
+from headprune.tasks.language import LanguageTask, MaskedLanguageTask
+from headprune.tasks.tables import Source
+from headprune.tasks.task import Examples
+from headprune.types import Processor
+
+
+def corpus_batches(
+    files: Sequence[Path], model: nn.Module, name: str, *, length: int, count: int, batch_size: int, seed: int
+) -> list[dict[str, Any]]:
+    """So many examples of the text, drawn at random, in batches. Language models get the text itself as labels."""
+    task: LanguageTask = MaskedLanguageTask() if "MaskedLM" in type(model).__name__ else LanguageTask()
+    processor = load_processor(task, name)
+    match_padding_(model, processor)
+    source = Source(files=tuple(files))
+    if isinstance(task, MaskedLanguageTask) or _writes_text(model):
+        rows = task.load(source, "train", processor, length)
+    else:
+        rows = _lines(task.text(source, "train"), processor, length)
+    if len(rows) < count:
+        count = len(rows)
+    return list(rows.sample(count, seed).batches(batch_size))
+
+
+def _writes_text(model: nn.Module) -> bool:
+    config: Any = getattr(model, "config", None)
+    return "CausalLM" in type(model).__name__ or (
+        "LMHeadModel" in type(model).__name__ and not getattr(config, "is_encoder_decoder", False)
+    )
+
+
+def _lines(text: str, processor: Processor, length: int) -> Examples:
+    """A line is an example, without a label."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if not lines:
+        raise DataError("The corpus has no text: expected lines of words.")
+    encoded = processor(lines, truncation=True, max_length=length)
+    features = [{key: np.asarray(values[row]) for key, values in encoded.items()} for row in range(len(lines))]
+
+    def collate(rows: Sequence[Any]) -> dict[str, torch.Tensor]:
+        padded = processor.pad([{key: value.tolist() for key, value in row.items()} for row in rows], return_tensors="pt")
+        return dict(padded)
+
+    return Examples(features, collate)
