@@ -18,7 +18,7 @@ from headprune.files import check_inside, open_regular
 # What a model folder holds besides the files that saving the pruned model writes anew.
 TRAINED = ("finetune.json", "train-mt.json", "train-lm.json", "training_args.bin", "trainer_state.json")
 RESULT = "prune.json"
-RESULTS = (*TRAINED, "evaluation.json", RESULT)
+RESULTS = (*TRAINED, "evaluation.json", "shrink.json", RESULT)
 CARD = "README.md"
 TEXTS = (".json", ".jsonl", ".txt", ".md", ".model", ".jinja", ".yaml", ".yml", ".csv", ".tsv")
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")

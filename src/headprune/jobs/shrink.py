@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from torch import nn
 
-from headprune.checkpoint.companions import new_model_folder
+from headprune.checkpoint.companions import check_companions, new_model_folder
 from headprune.checkpoint.load_model import load_model
 from headprune.checkpoint.out_folder import OutFolder, open_out
-from headprune.files import write_text
-from headprune.jobs.job import SILENT, Progress
+from headprune.errors import FileFormatError
+from headprune.files import WorkParts, write_text
+from headprune.heads import HeadScores
+from headprune.jobs.job import SILENT, Progress, Step
 from headprune.jobs.options.shrink import ShrinkOptions
 from headprune.shrink import Shrinker, Shrunk
-from headprune.shrink.shrink import parts_meant
+from headprune.shrink.shrink import Parts, parts_meant
+from headprune.surgery.edits import Gqa
 from headprune.tasks.corpus import corpus_batches
 from headprune.tasks.data import match_padding_, open_task
 from headprune.tasks.task import evaluate
+from headprune.typed_json import from_plain
 
 RESULT = "shrink.json"  # beside the model, what was done to it
+UNFINISHED = "unfinished"  # in --out, until everything is done
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,9 @@ class ShrinkResult:
 
     def to_dict(self) -> dict[str, Any]:
         found = [shrunk.to_dict() for shrunk in self.models]
-        return {"models": [{**one, "out": out} for one, out in zip(found, self.out or [None] * len(found), strict=True)]}
+        return {
+            "models": [{**one, "out": out} for one, out in zip(found, self.out or [None] * len(found), strict=True)]
+        }
 
     def message(self) -> str:
         told = [
@@ -46,36 +53,82 @@ class ShrinkResult:
 
 
 def shrink(options: ShrinkOptions, progress: Progress = SILENT) -> ShrinkResult:
-    """Choose, repair, remove and save; several budgets share what is the same for all."""
+    """Choose, repair, remove and save; several budgets share what is the same for all. Models that are finished, and
+    scores, are not made again after an interruption."""
     options.check()
     budget, amounts = options.amounts()
-    folders = [] if options.dry_run else _folders(options, budget, amounts)
-    done: list[Shrunk] = []
-    with progress.steps(3 + 5 * len(amounts)) as step:
-        step("loading the model")
-        model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
-        batches, points = _examples(options, model)
-        shrinker = Shrinker.of(
-            model, batches, parts=parts_meant(options.parts, budget), method=options.method, recover=options.recover,
-            gqa=options.gqa, at_least=options.at_least, batch=options.batch, length=options.length, seed=options.seed,
-            evaluate=points, tell=step,
-        )  # fmt: skip
-        for number, amount in enumerate(amounts):
+    folders = {} if options.out is None or options.dry_run else _folders(options, options.out, budget, amounts)
+    kept = {text: _kept(folder) for text, folder in folders.items() if folder.is_finished}
+    left = [text for text in amounts if text not in kept]
+    made: dict[str, Shrunk] = {}
+    if folders and left:
+        check_companions(Path(options.model))
+    with progress.steps(4 + 5 * len(left)) as step:
+        if left:
+            shrinker = _shrinker(options, budget, step)
+        for text in left:
             if options.dry_run:
-                done.append(shrinker.planned(budget, amount))
+                made[text] = shrinker.planned(budget, amounts[text])
                 continue
-            one = shrinker if number == len(amounts) - 1 else shrinker.copied()
-            done.append(one.shrink_(budget, amount))
-            _save(one.model, Path(options.model), folders[number], done[-1])
-    return ShrinkResult(tuple(done), tuple(str(folder.path) for folder in folders))
+            one = shrinker if text == left[-1] else shrinker.copied()
+            made[text] = one.shrink_(budget, amounts[text])
+            _save(one.model, Path(options.model), folders[text], made[text])
+        if folders and left:
+            _parts(options).finished()
+    done = {**kept, **made}
+    return ShrinkResult(tuple(done[text] for text in amounts), tuple(str(folder.path) for folder in folders.values()))
 
 
-def _folders(options: ShrinkOptions, budget: str, amounts: list[float | int]) -> list[OutFolder]:
-    """Where each model goes; refused before the work where it may not."""
-    assert options.out is not None, "checked before"
-    names = [""] if len(amounts) == 1 else [f"{budget}-{amount:g}" for amount in amounts]
-    places = [replace(options, out=options.out / name) for name in names]
-    return [open_out("shrink", place, holds_model=True) for place in places]
+def _shrinker(options: ShrinkOptions, budget: str, step: Step) -> Shrinker:
+    """The model, examined and with scores: those of an interrupted run, if there are some."""
+    step("loading the model")
+    model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
+    batches, points = _examples(options, model)
+    shrinker = Shrinker.of(
+        model, batches, parts=parts_meant(cast(Parts, options.parts), budget), method=options.method,
+        recover=options.recover, gqa=cast(Gqa | None, options.gqa), at_least=options.at_least, batch=options.batch,
+        length=options.length, seed=options.seed, evaluate=points, tell=step,
+    )  # fmt: skip
+    if options.out is None or options.dry_run:
+        return shrinker
+    parts = _parts(options)
+    stored = parts.get("scores")
+    if isinstance(stored, str):
+        shrinker.known_scores = HeadScores.from_json(stored)
+    else:
+        parts.put("scores", shrinker.scores.to_json())
+    return shrinker
+
+
+def _parts(options: ShrinkOptions) -> WorkParts:
+    """What is kept of a run until it has ended, for one that goes on: the same request, but for the budget."""
+    assert options.out is not None, "asked before"
+    asked = {name: str(value) for name, value in vars(options).items() if name not in ("out", "force", *_BUDGETS)}
+    return WorkParts(options.out / UNFINISHED, json.dumps(asked, sort_keys=True))
+
+
+_BUDGETS = ("macs", "params", "speedup", "max_drop", "dry_run")
+
+
+def _folders(
+    options: ShrinkOptions, out: Path, budget: str, amounts: Mapping[str, float | int]
+) -> dict[str, OutFolder]:
+    """Where each model goes; refused before the work where it may not. One of a list is what it would be alone."""
+    found = {}
+    for text in amounts:
+        place = out if len(amounts) == 1 else out / f"{budget}-{text}".replace("%", "")
+        alone: dict[str, Any] = {"out": place, budget: text}
+        found[text] = open_out("shrink", replace(options, **alone), holds_model=True)
+    return found
+
+
+def _kept(folder: OutFolder) -> Shrunk:
+    """What an earlier run of the same command found."""
+    stored = folder.kept(RESULT)
+    try:
+        return from_plain(Shrunk, stored)
+    except (TypeError, ValueError) as error:
+        raise FileFormatError(f"'{folder.path / RESULT}' is damaged ({error}). --force makes it anew.") from error
 
 
 def _examples(

@@ -123,7 +123,7 @@ class Shrinker:
     tell: Callable[[str], None]
     notes: tuple[str, ...] = ()
     by: str = ""
-    _scores: HeadScores | None = None
+    known_scores: HeadScores | None = None  # where somebody has them already
     _before: Measurement | None = field(default=None, repr=False)
 
     @classmethod
@@ -177,17 +177,17 @@ class Shrinker:
         scores = self.scores  # before the copy, so that they are computed once
         model = copy.deepcopy(self.model)
         whole = replace(self.whole, context=replace(self.whole.context, model=model))
-        return replace(self, model=model, context=replace(self.context, model=model), whole=whole, _scores=scores)
+        return replace(self, model=model, context=replace(self.context, model=model), whole=whole, known_scores=scores)
 
     @property
     def scores(self) -> HeadScores:
         """Computed once, for all budgets."""
-        if self._scores is None:
+        if self.known_scores is None:
             self.tell("scoring heads and neurons" if self.heads.neurons else "scoring heads")
             options = {**unit_options(self.way.method, self.unit), **self.way.options}
             with torch.inference_mode(False), evaluation(self.model):
-                self._scores = scorers[self.way.method](self.context, **options)
-        return self._scores
+                self.known_scores = scorers[self.way.method](self.context, **options)
+        return self.known_scores
 
     def mask(self, budget: str, amount: float | int) -> HeadMask:
         """What stays within a budget."""
@@ -290,8 +290,9 @@ class Shrinker:
             self._before = self._measured(self.model)
         asked = f"{amount:.0%}" if isinstance(amount, float) and budget in ("macs", "params", "prune") else f"{amount}"
         return Shrunk(
-            before=Size.of(self.every, self._before), after=after, price=(self.whole.closeness, price), mask=mask,
+            before=Size.of(self.every, self._before), after=after, price=(self.whole.closeness, price),
             budget=f"{budget} {asked}", by=self.by, batch=self.batch, length=self.length, notes=self.notes,
+            kept=mask.to_dict(),
         )  # fmt: skip
 
     def _measured(self, model: nn.Module) -> Measurement:

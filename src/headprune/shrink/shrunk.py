@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headprune.cost.measurement import Measurement
-from headprune.heads import HeadMap, HeadMask
+from headprune.heads import HeadMap
 from headprune.shrink.own_answers import Closeness
 from headprune.typed_json import to_plain
 
@@ -47,7 +47,7 @@ class Shrunk:
     before: Size
     after: Size
     price: tuple[Closeness, Closeness]  # of the whole model and of the smaller one, on held-out calibration data
-    mask: HeadMask
+    kept: dict[str, list[int]]  # heads and neurons of each site
     budget: str  # what was asked for
     by: str  # how it was chosen and repaired
     batch: int
@@ -61,8 +61,8 @@ class Shrunk:
         return self.after.macs / max(1, self.before.macs)
 
     def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_plain({name: value for name, value in vars(self).items() if name != "mask"})
-        return {**plain, "kept": self.mask.to_dict()}
+        plain: dict[str, Any] = to_plain(self)
+        return plain
 
     def __str__(self) -> str:
         before, after = self.before, self.after

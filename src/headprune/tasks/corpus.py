@@ -21,18 +21,28 @@ from headprune.types import Processor
 def corpus_batches(
     files: Sequence[Path], model: nn.Module, name: str, *, length: int, count: int, batch_size: int, seed: int
 ) -> list[dict[str, Any]]:
-    """So many examples of the text, drawn at random, in batches. Language models get the text itself as labels."""
+    """So many examples of the text, drawn at random, in batches. Language models get the text itself as labels.
+
+    A folder stands for the texts (.txt) in it.
+    """
     task: LanguageTask = MaskedLanguageTask() if "MaskedLM" in type(model).__name__ else LanguageTask()
     processor = load_processor(task, name)
     match_padding_(model, processor)
-    source = Source(files=tuple(files))
+    source = Source(files=tuple(path for place in files for path in _texts_in(place)))
     if isinstance(task, MaskedLanguageTask) or _writes_text(model):
         rows = task.load(source, "train", processor, length)
     else:
         rows = _lines(task.text(source, "train"), processor, length)
-    if len(rows) < count:
-        count = len(rows)
-    return list(rows.sample(count, seed).batches(batch_size))
+    return list(rows.sample(min(count, len(rows)), seed).batches(batch_size))
+
+
+def _texts_in(place: Path) -> list[Path]:
+    if not place.is_dir():
+        return [place]
+    found = sorted((*place.glob("*.txt"), *place.glob("*.txt.gz")))
+    if not found:
+        raise DataError(f"'{place}' has no texts: expected files that end in .txt.")
+    return found
 
 
 def _writes_text(model: nn.Module) -> bool:
@@ -51,7 +61,9 @@ def _lines(text: str, processor: Processor, length: int) -> Examples:
     features = [{key: np.asarray(values[row]) for key, values in encoded.items()} for row in range(len(lines))]
 
     def collate(rows: Sequence[Any]) -> dict[str, torch.Tensor]:
-        padded = processor.pad([{key: value.tolist() for key, value in row.items()} for row in rows], return_tensors="pt")
+        padded = processor.pad(
+            [{key: value.tolist() for key, value in row.items()} for row in rows], return_tensors="pt"
+        )
         return dict(padded)
 
     return Examples(features, collate)

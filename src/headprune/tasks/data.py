@@ -207,6 +207,8 @@ def task_and_source(options: TaskOptions) -> tuple[Task, Source]:
     task = _as_translated(task, options)
     if options.dataset is not None:
         return task, Source(dataset=options.dataset)
+    if options.files():
+        return task, Source(splits=options.files())
     return task, Source(folder=_task_folder(options.task, options.data_dir))
 
 
@@ -243,7 +245,10 @@ def _task_folder(task: str, data_dir: Path | None) -> Path:
     """`DIR/task` if it is there, else DIR itself."""
     root = data_dir or (Path(os.environ["HEADPRUNE_DATA"]) if os.environ.get("HEADPRUNE_DATA") else None)
     if root is None:
-        raise DataError("Where is the data? Give its folder with --data-dir, or set HEADPRUNE_DATA.")
+        raise DataError(
+            "Where is the data? Give its folder with --data-dir, its files with --train-file and --dev-file, or set "
+            "HEADPRUNE_DATA."
+        )
     if root.is_file():
         return root  # a text in one file
     if not root.is_dir():

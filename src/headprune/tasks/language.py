@@ -16,7 +16,7 @@ from torch import Tensor
 from headprune.errors import DataError
 from headprune.scoring.context import IGNORED, next_tokens, token_labels
 from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
-from headprune.tasks.tables import SPLITS, Source
+from headprune.tasks.tables import KINDS, SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.symbols import has_symbols, numbered, unit_of
@@ -39,7 +39,10 @@ class LanguageTask(Task):
         names = SPLITS.get(split, (split,))
         if source.dataset is None:
             try:
-                return _read(source.file(names, (".txt",)))
+                path = source.file(names, (".txt",))
+                if not source.splits or Path(path.name.removesuffix(".gz")).suffix not in KINDS:
+                    return _read(path)
+                table = source.table(names, [self.column])
             except DataError as error:
                 try:
                     table = source.table(names, [self.column])

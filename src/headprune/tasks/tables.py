@@ -8,7 +8,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def read_table(path: Path, known_columns: Sequence[str] = ()) -> Table:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-            rows, names = _parse(file, kind, path)
+            rows, names = _parse(file, kind if kind in KINDS else _kind_of(file), path)
     except (OSError, UnicodeDecodeError, EOFError, zlib.error, csv.Error) as error:
         raise DataError(f"'{path}' cannot be read: {error}. Expected a text file ({', '.join(KINDS)}).") from error
     if names is None and rows and set(map(str, rows[0])) & set(known_columns):
@@ -84,7 +84,18 @@ def _parse(file: Any, kind: str, path: Path) -> tuple[list[Any], list[str] | Non
         return _json_rows(file, path)
     if kind == ".conllu":
         return _sentences(file, path)
-    raise DataError(f"'{path}' has an unknown kind of file name. Expected {', '.join(KINDS)} (or .gz of these).")
+    raise DataError(
+        f"'{path}' has an unknown kind of file name, and its first line neither tabs, commas nor a JSON object. "
+        f"Expected {', '.join(KINDS)} (or .gz of these)."
+    )
+
+
+def _kind_of(file: Any) -> str:
+    """What a file of any name holds, by its first line."""
+    first = next((line for line in file if line.strip()), "")
+    file.seek(0)
+    marks = {"{": ".jsonl"} if first.lstrip().startswith("{") else {"\t": ".tsv", ",": ".csv"}
+    return next((kind for mark, kind in marks.items() if mark in first), "")
 
 
 def _json_rows(file: Any, path: Path) -> tuple[list[Any], list[str]]:
@@ -145,15 +156,18 @@ SPLITS = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "te
 
 @dataclass(frozen=True)
 class Source:
-    """A folder with one file a split, the name of a data set, or files of plain text."""
+    """A folder with one file a split, a file for each split, the name of a data set, or files of plain text."""
 
     folder: Path | None = None
     dataset: str | None = None  # NAME or NAME:CONFIG, as `datasets.load_dataset` takes them
     files: tuple[Path, ...] = ()
+    splits: Mapping[str, Path] = field(default_factory=dict)  # a file for each, called as somebody likes
 
     def __str__(self) -> str:
         if self.files:
             return " and ".join(f"'{path}'" for path in self.files)
+        if self.splits:
+            return " and ".join(f"'{path}'" for path in self.splits.values())
         return f"the data set {self.dataset}" if self.dataset is not None else f"'{self.folder}'"
 
     def table(self, names: Sequence[str], columns: Sequence[str] = ()) -> Table:
@@ -164,6 +178,11 @@ class Source:
 
     def file(self, names: Sequence[str], kinds: Sequence[str]) -> Path:
         """The first file that there is."""
+        if self.splits:
+            if names[0] not in self.splits:
+                given = ", ".join(f"--{name}-file" for name in self.splits)
+                raise DataError(f"No --{names[0]}-file was given, beside {given}: where is that part of the data?")
+            return self.splits[names[0]]
         if self.folder is None or self.folder.is_file():
             raise DataError(f"{self} is not a folder; expected one with a file called {names[0]}.")
         for name in names:

@@ -265,6 +265,11 @@ class TaskOptions:
             is_read=True,
         ),
     ] = None
+    train_file: Annotated[
+        Path | None, Option("Your own file of examples instead of a folder, whatever it is called", is_read=True)
+    ] = None
+    dev_file: Annotated[Path | None, Option("and one to evaluate on", is_read=True)] = None
+    test_file: Annotated[Path | None, Option("and one for the end.", is_read=True)] = None
     dataset: Annotated[str | None, Option("A data set of the datasets library instead: NAME or NAME:CONFIG.")] = None
     text: Annotated[str | None, Option("Column of the text: its name, or its number in a file without a header.")] = (
         None
@@ -292,5 +297,13 @@ class TaskOptions:
             raise DataError(
                 f"--batch-size is {self.batch_size}, --max-length {self.max_length}; expected 1 and 2 or more."
             )
-        if self.dataset is not None and self.data_dir is not None:
-            raise DataError("--dataset and --data-dir both say where the data is: give one of them.")
+        given = {"dataset": self.dataset, "data-dir": self.data_dir}
+        places = [f"--{name}" for name, value in given.items() if value is not None]
+        places += [f"--{part}-file" for part in self.files()][:1]
+        if len(places) > 1:
+            raise DataError(f"{' and '.join(places)} both say where the data is: give one of them.")
+
+    def files(self) -> dict[str, Path]:
+        """The files that were named, by the part of the data that each one is."""
+        named = {"train": self.train_file, "dev": self.dev_file, "test": self.test_file}
+        return {part: path for part, path in named.items() if path is not None}

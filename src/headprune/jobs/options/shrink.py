@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from headprune.errors import DataError, MaskError
-from headprune.jobs.options.base import Device, Model, Option, RemoteCode, Seed, TaskOptions, amount
+from headprune.jobs.options.base import Device, Force, Model, Option, RemoteCode, Seed, TaskOptions, amount
 from headprune.registry import known_name
 
 BUDGETS = ("macs", "params", "speedup", "max_drop", "prune")
@@ -19,7 +19,10 @@ class ShrinkOptions:
     model: Model
     data: TaskOptions = field(default_factory=lambda: TaskOptions(task=None))
     corpus: Annotated[
-        list[Path] | None, Option("Plain text instead of a task, without any labels: a file; may be given again.")
+        list[Path] | None,
+        Option(
+            "Plain text instead of a task, without any labels: a file, or a folder of .txt; repeatable.", is_read=True
+        ),
     ] = None
     macs: Annotated[
         str | None, Option("MACs left of the whole model: a share (30%), a count, or several (60%,40%,20%).")
@@ -42,6 +45,7 @@ class ShrinkOptions:
     calibration: Annotated[int, Option("Examples to choose and repair by, a quarter held out.", least=32)] = 512
     out: Annotated[Path | None, Option("Folder for the smaller model; for several budgets, a folder of them.")] = None
     dry_run: Annotated[bool, Option("Only tell what it would cost.")] = False
+    force: Force = False
     seed: Seed = 0
     device: Device = "cpu"
     trust_remote_code: RemoteCode = False
@@ -55,14 +59,16 @@ class ShrinkOptions:
         known_name("--parts", self.parts, ("auto", "heads", "neurons", "both"))
         self.amounts()
 
-    def amounts(self) -> tuple[str, list[float | int]]:
-        """The budget and how much of it, smallest model last."""
+    def amounts(self) -> tuple[str, dict[str, float | int]]:
+        """The budget and how much of it: each as it was written, and as a number."""
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) != 1:
             found = f"You gave two: --{given[0]} and --{given[1]}" if given else "No budget was given"
-            raise MaskError(f"{found.replace('_', '-')}. Expected one of --macs, --params, --speedup, --max-drop, --prune.")
+            raise MaskError(
+                f"{found.replace('_', '-')}. Expected one of --macs, --params, --speedup, --max-drop, --prune."
+            )
         (name,) = given
-        return name, [_number(name, text) for text in getattr(self, name).split(",")]
+        return name, {text.strip(): _number(name, text.strip()) for text in getattr(self, name).split(",")}
 
 
 def _number(name: str, text: str) -> float | int:
