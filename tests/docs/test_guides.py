@@ -126,8 +126,16 @@ def write_llm(folder):
     return {"path/to/llm": folder / "llm", "path/to/text": folder / "text"}
 
 
+def write_reviews(folder):
+    """A table of somebody's own."""
+    rows = "\n".join(f"{text}\t{label}" for text, label in sentences(80, 0))
+    (folder / "reviews").write_text(f"review\tstars\n{rows}\n")
+    return folder / "reviews"
+
+
 def toy_places(folder):
     return {
+        "path/to/reviews": write_reviews(folder),
         "path/to/model": write_model(folder / "model"),
         "path/to/data": write_data(folder / "data", 60, 40),
         "path/to/pairs": write_pairs(folder / "pairs", train=80, dev=8, test=8),

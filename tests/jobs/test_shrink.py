@@ -122,7 +122,9 @@ def test_a_classifier_takes_lines_of_text_without_labels(tmp_path):
     model = write_model(tmp_path / "model")
     (tmp_path / "lines.txt").write_text("\n".join(text for text, _ in sentences(64, 0)))
     data = TaskOptions(task=None, max_length=16, batch_size=8)
-    asked = ShrinkOptions(model=str(model), data=data, corpus=[tmp_path / "lines.txt"], macs="0.7", length=16, dry_run=True)
+    asked = ShrinkOptions(
+        model=str(model), data=data, corpus=[tmp_path / "lines.txt"], macs="0.7", length=16, dry_run=True
+    )
     (shrunk,) = shrink(asked).models
     assert "no labels: chosen by the model's own answers" in shrunk.notes
     assert shrunk.macs_left <= 0.7

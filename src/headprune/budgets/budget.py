@@ -55,9 +55,10 @@ class Selection:
             raise MaskError(f"Found a budget of {share:.4g} of the model; expected more than 0 and at most 1.")
         limit = share * costs.total - costs.rest
         if limit < 0:
+            what, other = ("heads and neurons", "neither") if self.heads.neurons else ("heads", "not attention")
             raise BudgetError(
-                f"The budget cannot be met by pruning heads: what is not attention is {costs.rest / costs.total:.1%} "
-                f"of the model's {costs.kind}, and {share:.1%} was asked for."
+                f"The budget cannot be met by pruning {what}: what is {other} is {costs.rest / costs.total:.1%} of the "
+                f"model's {costs.kind}, the smallest share that can be left, and {share:.1%} was asked for."
             )
         return within(
             self.scores, self.heads, costs.sites, limit, unit=self.unit, at_least=self.at_least, normalize=self.view,

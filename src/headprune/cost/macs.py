@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headprune.heads import HeadMap
 from headprune.patches import no_multihead_fast_path
-from headprune.structure.run import run
+from headprune.structure.run import run, same_draws
 from headprune.types import Batch
 
 PARTS = ("projections", "attention", "feed_forward", "embeddings", "head")
@@ -46,7 +46,7 @@ def count_parameters(model: nn.Module, heads: HeadMap) -> Count:
 
 def count_macs(model: nn.Module, heads: HeadMap, example: Batch) -> Count:
     """MACs of one forward pass on `example`."""
-    with torch.no_grad(), _frozen(model), _counted() as counter:
+    with torch.no_grad(), same_draws(model), _frozen(model), _counted() as counter:
         run(model, example)
     part_of = _Parts(model, heads)
     parts = dict.fromkeys(PARTS, 0)

@@ -19,6 +19,7 @@ from headprune.heads.mask import Unit
 from headprune.masking import masked
 from headprune.recovery.greedy_search import SearchConfig
 from headprune.recovery.recover import repair, repaired
+from headprune.registry import known_name
 from headprune.scoring.context import ExampleLoss, ScoringContext, batch_rows, batches_of, evaluation
 from headprune.scoring.run import scorers, unit_options
 from headprune.shrink.own_answers import Closeness, WholeAnswers, has_labels, with_own_labels
@@ -152,7 +153,7 @@ class Shrinker:
         refuse_unfit_models(model)
         refuse_unpruned_repair(model)
         way = SearchConfig.named(method, recover)
-        scorers[way.method]  # a hint for a wrong name, before anything is done
+        known_name("method", way.method, ("best", *scorers))
         tell("looking at the model")
         every, found, notes = _found(model, parts)
         device = next(model.parameters()).device
