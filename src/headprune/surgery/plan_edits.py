@@ -24,6 +24,7 @@ from headprune.structure import projections
 from headprune.structure.adapters import adapter_for
 from headprune.structure.dummy_inputs import value_of
 from headprune.structure.ownership import Backward
+from headprune.structure.run import same_draws
 from headprune.structure.trace import AttentionBlock
 from headprune.surgery.edits import Attention, Cut, Edits, Slice, Stub
 
@@ -134,7 +135,9 @@ def _separates_heads(
     else:
         args[position] = leaf * 1
     module, output = model.get_submodule(block.path), model.get_submodule(block.output)
-    with torch.enable_grad(), called_projections(module), captured_input(output) as contexts:
+    with (
+        torch.enable_grad(), same_draws(module), called_projections(module), captured_input(output) as contexts,
+    ):  # fmt: skip
         module(*args, **kwargs)
     backward = Backward(contexts[0], block.heads)
     for head in range(block.heads):
