@@ -64,10 +64,14 @@ def test_a_folder_of_others_is_named_and_not_written_into(tmp_path):
     open_out("score", options)
 
 
-@pytest.mark.parametrize("begun", ["checkpoints/run.json", "lambda-0.1/checkpoints/run.json", "unfinished/x"])
+BEGUN = ["checkpoints/run.json", "lambda-0.1/checkpoints/run.json", "unfinished/x", "lock", "work/0123/x"]
+
+
+@pytest.mark.parametrize("begun", BEGUN)
 def test_an_unfinished_run_may_go_on(tmp_path, begun):
     """It is known by what a training or a long work leaves while it is under way."""
-    (tmp_path / begun).parent.mkdir(parents=True)
+    (tmp_path / begun).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "empty").mkdir()  # a command that was killed at once
     (tmp_path / begun).write_text("{}")
     open_out("finetune", ScoreOptions(model="m", out=tmp_path), holds_model=True)
 

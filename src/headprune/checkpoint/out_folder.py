@@ -23,6 +23,7 @@ MADE = {
     *RESULTS, "ablation.json", "curve.json", "demo.json", "diff.json", "functions.json", "gates.json", "heads.json",
     "run.json", "scores.json", "settings.json", "trials", "unfinished", "verdict.json",
 }  # fmt: skip
+BEGUN = {"lock", "trials", "work"}  # all that a run has that was killed before its first result
 NOT_ASKED = ("out", "force", "device", "picture")  # no part of what a model is
 
 
@@ -65,13 +66,21 @@ def open_out(command: str, options: Any, *, holds_model: bool = False, beside: b
         raise CheckpointError(
             f"'{folder}' holds {by} ({_some(there)}), which would be replaced. Choose another --out, or say --force."
         )
-    ours = (folder / name for name in ("", *there))  # or of a folder in it, as a study with several models has them
-    if not MADE.intersection(there) and not any(_noted(place)[0] or _is_unfinished(place) for place in ours):
+    if not _is_ours(folder, there):
         raise CheckpointError(
             f"'{folder}' holds what headprune did not make: {_some(there)}. Choose another --out, or say --force to "
             "write beside it."
         )
     return found
+
+
+def _is_ours(folder: Path, there: list[str]) -> bool:
+    """Whether a command was at work in the folder, or in one in it, as a study with several models has them; also one
+    that was killed before it had written anything."""
+    filled = [name for name in there if not (folder / name).is_dir() or any((folder / name).iterdir())]
+    if MADE.intersection(filled) or BEGUN.issuperset(filled):
+        return True
+    return any(_noted(place)[0] or _is_unfinished(place) for place in (folder, *(folder / name for name in filled)))
 
 
 def check_room(folder: Path, size: int, what: str) -> None:
