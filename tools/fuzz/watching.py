@@ -84,6 +84,8 @@ class Watch:
                 writes = bool((flags or 0) & WRITING) or (isinstance(mode, str) and any(c in mode for c in "wax+"))
                 self._place(path, "write" if writes else "read")
         elif event in MOVING:
+            if event in ("os.remove", "os.rmdir") and isinstance(arguments[-1], int) and arguments[-1] >= 0:
+                return  # a name in a folder that is open, as when a tree is removed
             touched = arguments[1:] if event == "os.symlink" else arguments  # a link touches nothing but its own place
             for path in [one for one in touched if isinstance(one, str | bytes | os.PathLike)]:
                 self._place(path, event)

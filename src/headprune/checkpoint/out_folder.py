@@ -24,6 +24,7 @@ MADE = {
     "run.json", "scores.json", "settings.json", "trials", "unfinished", "verdict.json",
 }  # fmt: skip
 BEGUN = {"lock", "trials", "work"}  # all that a run has that was killed before its first result
+WITHOUT_RESULT = ("export",)  # commands that leave a model, and no COMMAND.json beside it
 NOT_ASKED = ("out", "force", "device", "picture")  # no part of what a model is
 
 
@@ -61,7 +62,8 @@ def open_out(command: str, options: Any, *, holds_model: bool = False, beside: b
     maker, key = _noted(folder)
     if holds_model and (CONFIG in there or any(name.endswith(WEIGHTS) for name in there)):
         if (maker, key) == (command, found.key):
-            return OutFolder(folder, command, key, is_finished=True)
+            has_result = f"{command}.json" in there or command in WITHOUT_RESULT
+            return OutFolder(folder, command, key, is_finished=has_result)
         by = f"a model that `headprune {maker}` made of other inputs or settings" if maker else "another model"
         raise CheckpointError(
             f"'{folder}' holds {by} ({_some(there)}), which would be replaced. Choose another --out, or say --force."

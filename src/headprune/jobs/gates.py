@@ -72,6 +72,7 @@ def gates(options: GatesOptions, progress: Progress = SILENT) -> GatesResult:
 def _asked(options: GatesOptions, setting: _Setting) -> dict[str, Any]:
     """What decides the result, as it is stored beside it."""
     data = {name: None if value is None else str(value) for name, value in asdict(options.data).items()}
+    data = {name: value for name, value in data.items() if value is not None or not name.endswith("_file")}  # as 0.1.0
     own = {name: value for name, value in asdict(options).items() if name not in _NOT_TRAINED}
     asked = {"model": options.model, "data": data, "setting": str(setting), **own, "test": options.test or []}
     return {**asked, **asdict(options.training)}

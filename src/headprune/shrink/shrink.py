@@ -72,7 +72,7 @@ def shrink_(
     Cost: a scoring, a repair, some forward passes. Memory: see `recover_`.
 
     Example:
-        >>> shrunk = hp.shrink_(model, batches, macs=0.6, length=16, repeats=0)
+        >>> shrunk = hp.shrink_(model, batches * 8, macs=0.6, length=16, repeats=0)
         >>> shrunk.macs_left < 0.6
         True
         >>> model.save_pretrained("small")

@@ -71,5 +71,6 @@ def test_every_path_of_every_job_is_read_or_refused():
                 read.add(field.name)
             except OptionError:
                 refused.add(field.name)
-    assert read == {"mask", "scores", "checkpoints", "data", "levels", "against", "data_dir"}
+    files = {"train_file", "dev_file", "test_file", "corpus"}
+    assert read == {"mask", "scores", "checkpoints", "data", "levels", "against", "data_dir"} | files
     assert refused == {"out", "csv", "runs"}
