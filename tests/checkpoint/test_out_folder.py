@@ -41,6 +41,8 @@ def test_a_model_is_kept_if_it_is_the_one_asked_for_and_not_replaced_if_it_is_an
     with pytest.raises(CheckpointError, match=r"holds another model \(config\.json\).*--force"):
         open_out("prune", asked(tmp_path), holds_model=True)
     first.note(tmp_path / "out")
+    assert not open_out("prune", asked(tmp_path), holds_model=True).is_finished  # its result is missing
+    (tmp_path / "out" / "prune.json").write_text("{}")
     assert open_out("prune", asked(tmp_path), holds_model=True).is_finished
     assert open_out("prune", asked(tmp_path, device="cuda"), holds_model=True).is_finished
     assert not open_out("prune", asked(tmp_path, force=True), holds_model=True).is_finished
