@@ -50,7 +50,8 @@ TRANSLATION = [c for c in OURS if "translator" in c]
 LANGUAGE = [c for c in OURS if "writer" in c]
 PRESETS = [c for c in OURS if c.startswith(("headprune run", "headprune report"))]
 DEMO = "headprune demo"
-ALONE = [c for c in OURS if c not in (*CHAIN, *TRANSLATION, *LANGUAGE, *PRESETS, DEMO)]
+SHRINK = [c for c in OURS if c.startswith("headprune shrink")]
+ALONE = [c for c in OURS if c not in (*CHAIN, *TRANSLATION, *LANGUAGE, *PRESETS, *SHRINK, DEMO)]
 
 
 def test_the_program_starts_from_nothing(tmp_path):
@@ -72,6 +73,20 @@ def test_the_demo_runs(demonstrated):
     """On fewer reviews."""
     assert DEMO in OURS
     assert (demonstrated / "told.txt").read_text().strip()
+
+
+def test_the_commands_that_shrink_run(tmp_path, programs):
+    """With a toy model, a table of somebody's own and a folder of text in the places of the paths."""
+    from tests.docs.test_guides import write_llm, write_reviews
+    from tests.tasks.toy import write_model
+
+    places = {"path/to/model": write_model(tmp_path / "model"), "path/to/reviews": write_reviews(tmp_path)}
+    assert len(SHRINK) == 2
+    for command in SHRINK:
+        assert run_command(
+            command, tmp_path, {**places, **(write_llm(tmp_path) if "corpus" in command else {})}, programs
+        )
+    assert (tmp_path / "small" / "config.json").exists()
 
 
 @pytest.mark.long
