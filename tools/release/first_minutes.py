@@ -47,7 +47,7 @@ def steps(wheel: Path, folder: Path) -> list[Step]:
         ("headprune --install-completion", [*bash, f"{command} --install-completion; exit $?"], "completion installed"),
         ("a new shell knows it", [*bash, installed], "_headprune_completion"),
         ("complete `headprune ins`", [*bash, asked], "inspect"),
-        ("the README's first example", [f"{folder}/env/bin/python", "-c", first_example()], "heads left"),
+        ("the README's first example", [f"{folder}/env/bin/python", "-c", first_example()], "price: "),
     ]
 
 
