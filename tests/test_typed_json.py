@@ -65,10 +65,13 @@ def test_what_may_be_missing_may_be_missing_and_more_is_no_harm():
         ({"inner": {"score": "much", "kept": {}}}, "inner.score", "inner.score is 'much'; expected a number."),
         ({"inner": {"kept": {}}}, "inner.score", "inner.score is missing; expected it to be there."),
         ({"pair": [1]}, "pair", "pair is a list of 1; expected one of 2."),
-        ({"pair": [1, True]}, "pair.1", "pair.1 is True; expected a whole number."),
-        ({"many": [{"score": 1.0, "kept": {"e": [0.5]}}]}, "many.0.kept.e.0", "expected a whole number."),
+        ({"pair": []}, "pair", "pair is a list of 0; expected one of 2."),
+        ({"pair": [1, 10**400]}, "pair.1", "expected a whole number below 2**63."),
+        ({"many": [{"score": 1.0, "kept": {"e": [2**63]}}]}, "many.0.kept.e.0", "below 2**63."),
+        ({"pair": [1, True]}, "pair.1", "pair.1 is True; expected a whole number below 2**63."),
+        ({"many": [{"score": 1.0, "kept": {"e": [0.5]}}]}, "many.0.kept.e.0", "expected a whole number below 2**63."),
         ({"mode": "c"}, "mode", "mode is 'c'; expected 'a' or 'b'."),
-        ({"limit": "3"}, "limit", "limit is '3'; expected a whole number."),
+        ({"limit": "3"}, "limit", "limit is '3'; expected a whole number below 2**63."),
     ],
 )
 def test_the_first_field_that_does_not_fit_is_told(change, field, told):

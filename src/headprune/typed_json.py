@@ -14,6 +14,7 @@ from headprune.errors import FileFormatError
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
 _REST = "rest"
+_LARGEST = 2**63  # whole numbers are below it: they can be divided, and counted with by every library
 _NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}  # as texts: JSON has no words for them
 
 
@@ -87,7 +88,7 @@ _PLAIN: dict[Any, _Reader] = {
     Any: lambda value: value,
     object: lambda value: value,
     str: _checked(lambda value: type(value) is str, "a text"),
-    int: _checked(lambda value: type(value) is int, "a whole number"),
+    int: _checked(lambda value: type(value) is int and -_LARGEST < value < _LARGEST, "a whole number below 2**63"),
     bool: _checked(lambda value: type(value) is bool, "true or false"),
     float: _checked(
         lambda value: (
@@ -123,12 +124,12 @@ def _sequence(origin: Any, inner: tuple[Any, ...]) -> _Reader:
     made = list if origin is list else tuple
     alike = origin is not tuple or (len(inner) == 2 and inner[1] is Ellipsis)
     readers = [_reader(kind) for kind in inner if kind is not Ellipsis]
-    quick: set[type] = {inner[0]} if alike and inner[0] in (int, float, str) else set()
+    quick: set[type] = {inner[0]} if alike and inner[0] in (float, str) else set()
 
     def read(value: Any) -> Any:
         if type(value) is not list:
             raise FieldError("", repr(value)[:80], "a list")
-        if set(map(type, value)) <= quick:
+        if alike and set(map(type, value)) <= quick:
             return made(value)
         if not alike and len(value) != len(readers):
             raise FieldError("", f"a list of {len(value)}", f"one of {len(readers)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -60,11 +61,11 @@ def test_a_list_of_budgets_is_several_folders(own, tmp_path):
     shrink(changed(own, out=tmp_path / "alone"))
     one, other = (
         AutoModelForSequenceClassification.from_pretrained(place).state_dict()
-        for place in (own.out / "macs-60", tmp_path / "alone")
+        for place in (own.out / "macs-60pct", tmp_path / "alone")
     )
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert [kept["out"] for kept in several.to_dict()["models"]] == [str(own.out / f"macs-{n}") for n in (80, 60)]
+    assert [kept["out"] for kept in several.to_dict()["models"]] == [str(own.out / f"macs-{n}pct") for n in (80, 60)]
 
 
 def test_an_interrupted_run_goes_on(own, monkeypatch):
@@ -84,6 +85,35 @@ def test_an_interrupted_run_goes_on(own, monkeypatch):
     assert not any("scoring" in step for step in told)
     assert any("removing" in step for step in told)
     assert shrunk.kept == whole.models[0].kept
+
+
+def test_scores_of_other_weights_are_not_taken_for_those_of_this_model(own, monkeypatch):
+    """The model was trained further between an interrupted run and the next."""
+
+    def stop(self, budget, amount, repeats=15):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Shrinker, "shrink_", stop)
+        with pytest.raises(KeyboardInterrupt):
+            shrink(own)
+    model = AutoModelForSequenceClassification.from_pretrained(own.model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    model.save_pretrained(own.model)
+    told = []
+    resumed = shrink(own, progress=Told(told)).models[0]
+    assert any("scoring" in step for step in told)
+    assert not (own.out / "unfinished").exists()
+    assert resumed.kept == shrink(changed(own, dry_run=True, out=None)).models[0].kept
+
+
+def test_a_count_and_a_share_have_folders_of_their_own(own):
+    """4 heads are not 4 %."""
+    result = shrink(changed(own, macs=None, prune="4,40%"))
+    assert [Path(out).name for out in result.out] == ["prune-4", "prune-40pct"]
+    assert [model.after.heads for model in result.models] == [4, 5]
 
 
 class Told:
@@ -147,6 +177,7 @@ def test_points_of_the_task_are_a_budget(tmp_path):
         ({"macs": "much"}, "much"),
         ({"macs": "1.5"}, "expected a share"),
         ({"macs": None, "speedup": "nan"}, "expected 0 or more"),
+        ({"macs": "1e400"}, "expected 0 or more"),
         ({"parts": "layers"}, "layers"),
         ({"data": TaskOptions(task=None)}, "--corpus"),
     ],

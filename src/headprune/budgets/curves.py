@@ -25,6 +25,13 @@ class Point:
     score: float
     kept: dict[str, list[int]]
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.share <= 1 and self.pruned >= 0):
+            raise DataError(
+                f"A point of a curve has {self.pruned} heads pruned, {self.share} of all; expected none or more, and a "
+                "share from 0 to 1."
+            )
+
 
 @dataclass(frozen=True)
 class Curve:

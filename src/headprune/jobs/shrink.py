@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from headprune.files import WorkParts, write_text
 from headprune.heads import HeadScores
 from headprune.jobs.job import SILENT, Progress, Step
 from headprune.jobs.options.shrink import ShrinkOptions
+from headprune.scoring.resumable import work_key
 from headprune.shrink import Shrinker, Shrunk
 from headprune.shrink.shrink import Parts, parts_meant
 from headprune.surgery.edits import Gqa
@@ -73,8 +75,8 @@ def shrink(options: ShrinkOptions, progress: Progress = SILENT) -> ShrinkResult:
             one = shrinker if text == left[-1] else shrinker.copied()
             made[text] = one.shrink_(budget, amounts[text])
             _save(one.model, Path(options.model), folders[text], made[text])
-        if folders and left:
-            _parts(options).finished()
+        if left and options.out is not None and not options.dry_run:
+            shutil.rmtree(options.out / UNFINISHED, ignore_errors=True)
     done = {**kept, **made}
     return ShrinkResult(tuple(done[text] for text in amounts), tuple(str(folder.path) for folder in folders.values()))
 
@@ -91,7 +93,9 @@ def _shrinker(options: ShrinkOptions, budget: str, step: Step) -> Shrinker:
     )  # fmt: skip
     if options.out is None or options.dry_run:
         return shrinker
-    parts = _parts(options)
+    asked = {name: getattr(options, name) for name in ("method", "recover", "gqa", "seed")}
+    key = work_key(shrinker.model, batches, {**asked, "parts": sorted(shrinker.heads.original_counts())})
+    parts = WorkParts(options.out / UNFINISHED, key)
     stored = parts.get("scores")
     if isinstance(stored, str):
         shrinker.known_scores = HeadScores.from_json(stored)
@@ -100,23 +104,13 @@ def _shrinker(options: ShrinkOptions, budget: str, step: Step) -> Shrinker:
     return shrinker
 
 
-def _parts(options: ShrinkOptions) -> WorkParts:
-    """What is kept of a run until it has ended, for one that goes on: the same request, but for the budget."""
-    assert options.out is not None, "asked before"
-    asked = {name: str(value) for name, value in vars(options).items() if name not in ("out", "force", *_BUDGETS)}
-    return WorkParts(options.out / UNFINISHED, json.dumps(asked, sort_keys=True))
-
-
-_BUDGETS = ("macs", "params", "speedup", "max_drop", "dry_run")
-
-
 def _folders(
     options: ShrinkOptions, out: Path, budget: str, amounts: Mapping[str, float | int]
 ) -> dict[str, OutFolder]:
     """Where each model goes; refused before the work where it may not. One of a list is what it would be alone."""
     found = {}
     for text in amounts:
-        place = out if len(amounts) == 1 else out / f"{budget}-{text}".replace("%", "")
+        place = out if len(amounts) == 1 else out / f"{budget}-{text}".replace("%", "pct")
         alone: dict[str, Any] = {"out": place, budget: text}
         found[text] = open_out("shrink", replace(options, **alone), holds_model=True)
     return found

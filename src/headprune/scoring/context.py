@@ -46,9 +46,13 @@ class ScoringContext:
         return self.model(**{name: value for name, value in inputs.items() if name != "labels"})
 
     @property
+    def config(self) -> object:
+        return getattr(self.model, "config", None)
+
+    @property
     def has_encoder(self) -> bool:
         """Whether the model reads one text and writes another."""
-        return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
+        return bool(getattr(self.config, "is_encoder_decoder", False))
 
     def example_losses(self, batch: Batch) -> Tensor:
         return self.loss(self.model(**model_inputs(batch)), batch)  # (batch,)

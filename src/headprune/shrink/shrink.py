@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -22,16 +23,16 @@ from headprune.recovery.recover import repair, repaired
 from headprune.registry import known_name
 from headprune.scoring.context import ExampleLoss, ScoringContext, batch_rows, batches_of, evaluation
 from headprune.scoring.run import scorers, unit_options
-from headprune.shrink.own_answers import Closeness, WholeAnswers, has_labels, with_own_labels
+from headprune.shrink.answers import first_answer, has_labels
+from headprune.shrink.closeness import Closeness, WholeAnswers
+from headprune.shrink.hold_out import held_out
+from headprune.shrink.own_answers import with_own_labels
 from headprune.shrink.shrunk import Shrunk, Size, Speed
 from headprune.structure.find import find_parts, unwrapped
 from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import prune_with_report, refuse_unfit_models, refuse_unpruned_repair, temporarily_pruned
-from headprune.types import Batch
 
 Parts = Literal["auto", "heads", "neurons", "both"]
-HELD = 4  # of so many examples one is held out to tell the price on
-LEAST = 32  # examples below which a fit and its price mean little
 TRIES = 6  # models that a budget of points looks at: its share of MACs is then known to 1.5 %
 
 
@@ -79,6 +80,7 @@ def shrink_(
     """
     given = {"macs": macs, "params": params, "speedup": speedup, "max_drop": max_drop, "prune": prune}
     budget, amount = one_budget(given)
+    check_sizes(repeats=(repeats, 0))
     shrinker = Shrinker.of(
         model, data, parts=parts_meant(parts, budget), method=method, recover=recover, unit=unit, gqa=gqa,
         at_least=at_least, batch=batch, length=length, evaluate=evaluate, collator=collator, batch_size=batch_size,
@@ -95,6 +97,13 @@ def one_budget(given: dict[str, float | int | None]) -> tuple[str, float | int]:
     found = "You gave two budgets" if asked else "No budget was given"
     named = f" ({' and '.join(name for name, _ in asked)})" if asked else ""
     raise MaskError(f"{found}{named}; expected one of {', '.join(given)}.")
+
+
+def check_sizes(**given: tuple[int, int]) -> None:
+    """Each a whole number that is not too small, told before anything is done."""
+    for name, (found, least) in given.items():
+        if isinstance(found, bool) or not isinstance(found, int) or found < least:
+            raise MaskError(f"{name} is {found!r}; expected a whole number, {least} or more.")
 
 
 def parts_meant(parts: Parts, budget: str) -> str:
@@ -152,6 +161,7 @@ class Shrinker:
         model = unwrapped(model)
         refuse_unfit_models(model)
         refuse_unpruned_repair(model)
+        check_sizes(batch=(batch, 1), length=(length, 1), batch_size=(batch_size, 1), at_least=(at_least, 0))
         way = SearchConfig.named(method, recover)
         known_name("method", way.method, ("best", *scorers))
         tell("looking at the model")
@@ -162,6 +172,7 @@ class Shrinker:
         grouped = any(site.num_kv_heads < site.num_heads for site in found.attention)
         examples = sum(map(batch_rows, fitted))
         with torch.inference_mode(False), evaluation(model):
+            first_answer(context, fitted[0])
             if not has_labels(fitted[0]):
                 own, own_loss = with_own_labels(context, fitted, seed)
                 context = replace(context, batches=own, loss=own_loss)
@@ -209,7 +220,7 @@ class Shrinker:
 
     def _within_drop(self, points: float) -> HeadMask:
         """As few MACs as go without losing more points, looked for by halving."""
-        if points < 0:
+        if not 0 <= points < math.inf:
             raise MaskError(f"max_drop is {points}; expected 0 or more points.")
         low, high, best = 0.0, 1.0, HeadMask.full(self.heads)
         full = self._worth()
@@ -289,10 +300,13 @@ class Shrinker:
     def _shrunk(self, budget: str, amount: float | int, mask: HeadMask, after: Size, price: Closeness) -> Shrunk:
         if self._before is None:
             self._before = self._measured(self.model)
+        notes = self.notes
+        if budget == "max_drop" and self.evaluate is None:
+            notes = (*notes, "how small: by the agreement on the same examples that the price is told on")
         asked = f"{amount:.0%}" if isinstance(amount, float) and budget in ("macs", "params", "prune") else f"{amount}"
         return Shrunk(
             before=Size.of(self.every, self._before), after=after, price=(self.whole.closeness, price),
-            budget=f"{budget} {asked}", by=self.by, batch=self.batch, length=self.length, notes=self.notes,
+            budget=f"{budget} {asked}", by=self.by, batch=self.batch, length=self.length, notes=notes,
             kept=mask.to_dict(),
         )  # fmt: skip
 
@@ -312,34 +326,3 @@ def _found(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap, tuple[str, .
     if parts == "both" and not found.attention:
         return every, found, ("no attention of this model is understood: neurons alone",)
     return every, found, ()
-
-
-def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
-    """Batches to fit on, and every fourth to tell the price on; of few batches, every fourth example."""
-    rows = sum(map(batch_rows, batches))
-    if rows < LEAST:
-        raise DataError(
-            f"Found {rows} examples; expected at least {LEAST}, a quarter of which is held out to tell the price on. A "
-            "few hundred are better."
-        )
-    if len(batches) >= HELD:
-        return (
-            [batch for number, batch in enumerate(batches) if number % HELD != HELD - 1],
-            [batch for number, batch in enumerate(batches) if number % HELD == HELD - 1],
-        )
-    parts: tuple[list[Batch], list[Batch]] = ([], [])
-    for batch in batches:
-        place = torch.arange(batch_rows(batch)) % HELD
-        for part, chosen in zip(parts, (place != HELD - 1, place == HELD - 1), strict=True):
-            part.append(_rows(batch, chosen))
-    return parts
-
-
-def _rows(batch: Batch, chosen: torch.Tensor) -> Batch:
-    count = len(chosen)
-    return {
-        name: value[chosen.to(value.device)]
-        if isinstance(value, torch.Tensor) and value.dim() and len(value) == count
-        else value
-        for name, value in batch.items()
-    }

@@ -7,7 +7,7 @@ from typing import Any
 
 from headprune.cost.measurement import Measurement
 from headprune.heads import HeadMap
-from headprune.shrink.own_answers import Closeness
+from headprune.shrink.closeness import Closeness
 from headprune.typed_json import to_plain
 
 

@@ -133,10 +133,14 @@ def _smallest(selection: Selection, speedup: float, inputs: Batch, rounds: int) 
     )  # fmt: skip
     found = _measured(selection.model, mask, selection.gqa, inputs, rounds)
     if found.speedup < speedup:
+        has_both = bool(selection.heads.neurons) and bool(selection.heads.attention)
+        what = "heads and neurons" if has_both else "neurons" if selection.heads.neurons else "heads"
+        advice = (
+            "." if has_both else f", or prune {'heads' if selection.heads.neurons else 'feed-forward neurons'} as well."
+        )
         raise BudgetError(
-            f"A speed-up of {speedup:g} cannot be had by pruning heads: with as few as allowed, {len(mask)} of "
-            f"{len(selection.heads)}, the model was measured to be {found.speedup:.3g} times as fast. Ask for less, or "
-            "prune feed-forward neurons as well."
+            f"A speed-up of {speedup:g} cannot be had by pruning {what}: with as few as allowed, {len(mask)} of "
+            f"{len(selection.heads)}, the model was measured to be {found.speedup:.3g} times as fast. Ask for less{advice}"
         ) from None
     return found
 

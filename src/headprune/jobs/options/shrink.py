@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -77,7 +78,7 @@ def _number(name: str, text: str) -> float | int:
         number = float(text)
     except ValueError:
         return amount(text)
-    if number != number or number < 0:
+    if not 0 <= number < math.inf:
         raise MaskError(f"{flag} is {text}; expected 0 or more.")
     if name in NUMBERS:
         return number
