@@ -140,7 +140,8 @@ def _smallest(selection: Selection, speedup: float, inputs: Batch, rounds: int) 
         )
         raise BudgetError(
             f"A speed-up of {speedup:g} cannot be had by pruning {what}: with as few as allowed, {len(mask)} of "
-            f"{len(selection.heads)}, the model was measured to be {found.speedup:.3g} times as fast. Ask for less{advice}"
+            f"{len(selection.heads)}, the model was measured to be {found.speedup:.3g} times as fast. Ask for "
+            f"less{advice}"
         ) from None
     return found
 
