@@ -87,6 +87,16 @@ def test_an_interrupted_run_goes_on(own, monkeypatch):
     assert shrunk.kept == whole.models[0].kept
 
 
+def with_more_to_say(folder):
+    """Weights so large that answers differ from text to text."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    model.save_pretrained(folder)
+
+
 def test_scores_of_other_weights_are_not_taken_for_those_of_this_model(own, monkeypatch):
     """The model was trained further between an interrupted run and the next."""
 
@@ -97,11 +107,7 @@ def test_scores_of_other_weights_are_not_taken_for_those_of_this_model(own, monk
         broken.setattr(Shrinker, "shrink_", stop)
         with pytest.raises(KeyboardInterrupt):
             shrink(own)
-    model = AutoModelForSequenceClassification.from_pretrained(own.model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    model.save_pretrained(own.model)
+    with_more_to_say(own.model)
     told = []
     resumed = shrink(own, progress=Told(told)).models[0]
     assert any("scoring" in step for step in told)
@@ -114,6 +120,74 @@ def test_a_count_and_a_share_have_folders_of_their_own(own):
     result = shrink(changed(own, macs=None, prune="4,40%"))
     assert [Path(out).name for out in result.out] == ["prune-4", "prune-40pct"]
     assert [model.after.heads for model in result.models] == [4, 5]
+
+
+def test_a_little_training_brings_it_nearer(own, monkeypatch):
+    """With the whole model as teacher, and not on the examples of the price."""
+    from headprune.jobs import retrain
+
+    with_more_to_say(own.model)
+    seen = []
+    asked = changed(own, macs="40%", epochs=2.0, lr=3e-3)
+    real = retrain.finetune
+
+    def watched(model, processor, task, examples, folder, recipe, **more):
+        seen.append(len(examples))
+        return real(model, processor, task, examples, folder, recipe, **more)
+
+    monkeypatch.setattr(retrain, "finetune", watched)
+    (shrunk,) = shrink(asked).models
+    assert shrunk.training.examples == seen[0] == 3 * shrunk.price[1].examples  # a quarter is held out
+    assert shrunk.training.helped
+    assert shrunk.price[1].kl < shrunk.training.untrained.kl
+    assert "with the whole model as teacher; before: " in str(shrunk)
+    assert not (own.out / "unfinished").exists()
+    model = AutoModelForSequenceClassification.from_pretrained(own.out)
+    assert sum(parameter.numel() for parameter in model.parameters()) == shrunk.after.parameters
+
+
+def test_interrupted_training_goes_on(own, monkeypatch):
+    """After the first of two epochs: weights and best state are those of a run that nobody interrupted."""
+    from headprune.tasks.best_state import BestState
+
+    with_more_to_say(own.model)
+    asked = changed(own, macs="40%", epochs=2.0, lr=3e-3)
+    (whole,) = shrink(changed(asked, out=own.out.with_name("whole"))).models
+    real, looks = BestState.look, []
+
+    def stop(self, model):
+        looks.append(1)
+        if len(looks) == 3:  # before training, after an epoch, after another
+            raise KeyboardInterrupt
+        return real(self, model)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(BestState, "look", stop)
+        with pytest.raises(KeyboardInterrupt):
+            shrink(asked)
+    (resumed,) = shrink(asked).models
+    assert resumed.price[1].kl == pytest.approx(whole.price[1].kl, rel=1e-5)
+    one, other = (
+        AutoModelForSequenceClassification.from_pretrained(place).state_dict()
+        for place in (own.out, own.out.with_name("whole"))
+    )
+    for name, weight in other.items():
+        torch.testing.assert_close(one[name], weight, rtol=1e-5, atol=1e-6)
+
+
+def test_training_that_only_harms_is_taken_back(own):
+    """A rate that destroys the model: what is saved is the untrained one."""
+    with_more_to_say(own.model)
+    untrained = shrink(changed(own, out=own.out.with_name("plain"))).models[0]
+    (shrunk,) = shrink(changed(own, epochs=1.0, lr=50.0)).models
+    assert not shrunk.training.helped
+    assert "the untrained model is kept" in str(shrunk)
+    assert shrunk.price[1].kl == pytest.approx(untrained.price[1].kl, rel=1e-5)
+    one, other = (
+        AutoModelForSequenceClassification.from_pretrained(place).state_dict()
+        for place in (own.out, own.out.with_name("plain"))
+    )
+    assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 class Told:
@@ -178,6 +252,8 @@ def test_points_of_the_task_are_a_budget(tmp_path):
         ({"macs": "1.5"}, "expected a share"),
         ({"macs": None, "speedup": "nan"}, "expected 0 or more"),
         ({"macs": "1e400"}, "expected 0 or more"),
+        ({"epochs": -1.0}, "expected 0 or more, and more than 0"),
+        ({"lr": float("nan")}, "expected 0 or more, and more than 0"),
         ({"parts": "layers"}, "layers"),
         ({"data": TaskOptions(task=None)}, "--corpus"),
     ],

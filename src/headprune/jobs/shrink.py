@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,12 +20,14 @@ from headprune.files import WorkParts, write_text
 from headprune.heads import HeadScores
 from headprune.jobs.job import SILENT, Progress, Step
 from headprune.jobs.options.shrink import ShrinkOptions
+from headprune.jobs.retrain import Lesson, retrain_
 from headprune.scoring.resumable import work_key
 from headprune.shrink import Shrinker, Shrunk
 from headprune.shrink.shrink import Parts, parts_meant
 from headprune.surgery.edits import Gqa
 from headprune.tasks.corpus import corpus_batches
 from headprune.tasks.data import match_padding_, open_task
+from headprune.tasks.recipe import Recipe
 from headprune.tasks.task import evaluate
 from headprune.typed_json import from_plain
 
@@ -65,15 +68,18 @@ def shrink(options: ShrinkOptions, progress: Progress = SILENT) -> ShrinkResult:
     made: dict[str, Shrunk] = {}
     if folders and left:
         check_companions(Path(options.model))
-    with progress.steps(4 + 5 * len(left)) as step:
+    with progress.steps(4 + (5 + math.ceil(options.epochs)) * len(left)) as step:
         if left:
-            shrinker = _shrinker(options, budget, step)
+            shrinker, lesson = _shrinker(options, budget, step)
         for text in left:
             if options.dry_run:
                 made[text] = shrinker.planned(budget, amounts[text])
                 continue
-            one = shrinker if text == left[-1] else shrinker.copied()
+            one = shrinker if text == left[-1] and not options.epochs else shrinker.copied()
             made[text] = one.shrink_(budget, amounts[text])
+            if options.epochs and lesson is not None and options.out is not None:
+                place = options.out / UNFINISHED / folders[text].path.name
+                made[text] = retrain_(one, made[text], shrinker.model, lesson, place, _recipe(options), step)
             _save(one.model, Path(options.model), folders[text], made[text])
         if left and options.out is not None and not options.dry_run:
             shutil.rmtree(options.out / UNFINISHED, ignore_errors=True)
@@ -81,18 +87,26 @@ def shrink(options: ShrinkOptions, progress: Progress = SILENT) -> ShrinkResult:
     return ShrinkResult(tuple(done[text] for text in amounts), tuple(str(folder.path) for folder in folders.values()))
 
 
-def _shrinker(options: ShrinkOptions, budget: str, step: Step) -> Shrinker:
-    """The model, examined and with scores: those of an interrupted run, if there are some."""
+def _recipe(options: ShrinkOptions) -> Recipe:
+    size, length = options.data.batch_size, options.data.max_length
+    return Recipe(
+        epochs=options.epochs, learning_rate=options.lr, batch_size=size, max_length=length, seed=options.seed
+    )
+
+
+def _shrinker(options: ShrinkOptions, budget: str, step: Step) -> tuple[Shrinker, Lesson | None]:
+    """The model, examined and with scores: those of an interrupted run, if there are some. And what it may be trained
+    on, if that is asked for."""
     step("loading the model")
     model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
-    batches, points = _examples(options, model)
+    batches, points, lesson = _examples(options, model)
     shrinker = Shrinker.of(
         model, batches, parts=parts_meant(cast(Parts, options.parts), budget), method=options.method,
         recover=options.recover, gqa=cast(Gqa | None, options.gqa), at_least=options.at_least, batch=options.batch,
         length=options.length, seed=options.seed, evaluate=points, tell=step,
     )  # fmt: skip
     if options.out is None or options.dry_run:
-        return shrinker
+        return shrinker, lesson
     asked = {name: getattr(options, name) for name in ("method", "recover", "gqa", "seed")}
     key = work_key(shrinker.model, batches, {**asked, "parts": sorted(shrinker.heads.original_counts())})
     parts = WorkParts(options.out / UNFINISHED, key)
@@ -101,7 +115,7 @@ def _shrinker(options: ShrinkOptions, budget: str, step: Step) -> Shrinker:
         shrinker.known_scores = HeadScores.from_json(stored)
     else:
         parts.put("scores", shrinker.scores.to_json())
-    return shrinker
+    return shrinker, lesson
 
 
 def _folders(
@@ -127,24 +141,26 @@ def _kept(folder: OutFolder) -> Shrunk:
 
 def _examples(
     options: ShrinkOptions, model: nn.Module
-) -> tuple[list[dict[str, Any]], Callable[[nn.Module], float] | None]:
-    """Calibration batches; and with a task that has dev examples, its metric on them in points."""
+) -> tuple[list[dict[str, Any]], Callable[[nn.Module], float] | None, Lesson | None]:
+    """Calibration batches; with a task that has dev examples, its metric on them in points; and what to train on."""
     if options.corpus is not None:
         return corpus_batches(
             options.corpus, model, options.model, length=options.data.max_length, count=options.calibration,
             batch_size=options.data.batch_size, seed=options.seed,
-        ), None  # fmt: skip
+        ), None, None  # fmt: skip
     data = open_task(options.data, options.model)
     match_padding_(model, data.processor)
-    batches = data.batches(data.examples("train", options.calibration, options.seed))
+    every = data.examples("train")
+    sample = every.sample(options.calibration, options.seed)
+    batches, lesson = data.batches(sample), Lesson(data, every, sample)
     if options.max_drop is None:
-        return batches, None
+        return batches, None, lesson
     dev, metric = data.batches(data.examples("dev")), data.task.metric
 
     def points(model: nn.Module) -> float:
         return metric.gain(0.0, evaluate(model, dev, data.task).score) / metric.point
 
-    return batches, points
+    return batches, points, lesson
 
 
 def _save(model: nn.Module, source: Path, out: OutFolder, shrunk: Shrunk) -> None:

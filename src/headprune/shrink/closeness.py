@@ -70,7 +70,9 @@ def _closeness(context: ScoringContext, batches: Sequence[Batch], answers: Seque
     rows = sum(map(batch_rows, batches))
     distance = sums["error"] / max(sums["size"], 1e-30) if "error" in sums else None
     loss = sums["loss"] / rows if "loss" in sums else None
-    return Closeness(rows, sums["answers"], loss, mean("agreement"), mean("kl"), distance)
+    kl = mean("kl")
+    nearest = None if kl is None else max(0.0, kl)  # rounding apart, none is below
+    return Closeness(rows, sums["answers"], loss, mean("agreement"), nearest, distance)
 
 
 def _sums(context: ScoringContext, batch: Batch, whole: Answer) -> Iterator[tuple[str, float]]:

@@ -41,6 +41,24 @@ class Speed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Retrained:
+    """Training after the cut, with the whole model as teacher. Where it did not help, the untrained model was kept."""
+
+    epochs: float
+    examples: int
+    untrained: Closeness  # the price before it
+    helped: bool
+
+    def __str__(self) -> str:
+        told = f"trained {self.epochs:g} epochs on {self.examples} examples with the whole model as teacher"
+        if not self.helped:
+            return f"{told}: no state was nearer to it, so the untrained model is kept"
+        if self.untrained.agreement is None or self.untrained.kl is None:
+            return f"{told}; before: squared error of its states {self.untrained.distance or 0:.1%}"
+        return f"{told}; before: {self.untrained.agreement:.1%} of its answers as before, KL {self.untrained.kl:.4f}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shrunk:
     """Before and after. `str` is for people, `to_dict` for programs."""
 
@@ -55,6 +73,7 @@ class Shrunk:
     speed: Speed | None = None
     difference: float | None = None  # of the pruned from the masked model; None before it is removed
     notes: tuple[str, ...] = ()
+    training: Retrained | None = None
 
     @property
     def macs_left(self) -> float:
@@ -84,7 +103,8 @@ class Shrunk:
                 f"{'speed':<17}{self.speed.speedup:.2f} times as fast ({low:.2f} to {high:.2f}; the same model against "
                 f"itself {self.speed.control:.2f}), batch {self.batch}, length {self.length}"
             )
-        return "\n".join([*lines, self.price_text(), *self.notes])
+        trained = [str(self.training)] if self.training is not None else []
+        return "\n".join([*lines, self.price_text(), *trained, *self.notes])
 
     def price_text(self) -> str:
         """What it costs, in one line."""

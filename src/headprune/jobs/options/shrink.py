@@ -44,6 +44,10 @@ class ShrinkOptions:
     batch: Annotated[int, Option("MACs and times are of so many examples a forward pass", least=1)] = 1
     length: Annotated[int, Option("and so many tokens an example.", least=2)] = 128
     calibration: Annotated[int, Option("Examples to choose and repair by, a quarter held out.", least=32)] = 512
+    epochs: Annotated[
+        float, Option("Then train so long on the task, with the whole model as teacher; the best state is kept.")
+    ] = 0.0
+    lr: Annotated[float, Option("Peak learning rate of that training.")] = 1e-4
     out: Annotated[Path | None, Option("Folder for the smaller model; for several budgets, a folder of them.")] = None
     dry_run: Annotated[bool, Option("Only tell what it would cost.")] = False
     force: Force = False
@@ -57,6 +61,12 @@ class ShrinkOptions:
             raise MaskError("Say where the smaller model goes with --out, or ask for --dry-run.")
         if (self.data.task is None) == (self.corpus is None):
             raise DataError("Say what the model is for: --task (with --data-dir or --dataset), or --corpus FILE.")
+        if not (0 <= self.epochs < math.inf and 0 < self.lr < math.inf):
+            raise DataError(f"Found --epochs {self.epochs} and --lr {self.lr}; expected 0 or more, and more than 0.")
+        if self.epochs and self.corpus is not None:
+            raise DataError(
+                "--epochs trains on the examples of a task: give --task (causal-lm for running text), not --corpus."
+            )
         known_name("--parts", self.parts, ("auto", "heads", "neurons", "both"))
         self.amounts()
 
