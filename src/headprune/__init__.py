@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headprune.lab.models.modeling import AllAttentionForCausalLM as AllAttentionForCausalLM
     from headprune.lab.models.modeling import TransformerXLForCausalLM as TransformerXLForCausalLM
     from headprune.masking import masked as masked
+    from headprune.memory import memory_limit as memory_limit
     from headprune.recovery import recover_ as recover_
     from headprune.recovery import search as search
     from headprune.scoring import score as score
@@ -81,6 +82,7 @@ _PUBLIC = {
     "find_functions": "headprune.lab.analysis.functions",
     "find_heads": "headprune.structure.find",
     "masked": "headprune.masking",
+    "memory_limit": "headprune.memory",
     "pattern": "headprune.heads.patterns",
     "recover_": "headprune.recovery",
     "search": "headprune.recovery",

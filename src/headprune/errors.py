@@ -188,6 +188,21 @@ class CheckpointError(HeadpruneError, RuntimeError):
     """
 
 
+class MemoryLimitError(HeadpruneError, MemoryError):
+    """A step that does not fit into the memory that is free, or that was allowed.
+
+    - The message says how much the step takes, how much there is, and what would fit: fewer or shorter examples,
+      `verify=False`, or working through the checkpoint on disk (`--stream`).
+    - `--memory 8GiB` (in Python `hp.memory_limit("8GiB")`) says by hand how much a step may take. Without it, a step
+      may take half of what is free.
+    - The smallest unit is one block of the model with the states of the calibration text.
+
+    Example:
+        with hp.memory_limit("plenty"):
+            hp.prune_(model, mask)
+    """
+
+
 class PresetError(HeadpruneError, ValueError):
     """A preset that does not exist, cannot be read or is not given what it needs. Says in which line.
 

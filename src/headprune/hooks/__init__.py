@@ -32,6 +32,7 @@ from headprune.hooks.persistent import (
     slice_arguments_,
     width_followed_by,
 )
+from headprune.hooks.precision import raised_to_double
 from headprune.hooks.relevance import relevance_rules
 from headprune.hooks.replay import Recording, recorded, replayed
 from headprune.hooks.scope import alone_with, scoped_hooks, settled
@@ -78,6 +79,7 @@ __all__ = [
     "keep_open_",
     "paused_gates",
     "projection_at",
+    "raised_to_double",
     "recorded",
     "recorded_attention",
     "register_attention_function",

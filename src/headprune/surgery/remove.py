@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from headprune.errors import HeadpruneError, UnsupportedModelError, VerificationError
 from headprune.heads import HeadMap, HeadMask
-from headprune.hooks import HeadFactor, called_projections, captured_output, scaled_inputs
+from headprune.hooks import HeadFactor, called_projections, captured_output, raised_to_double, scaled_inputs
 from headprune.masking import EmptySite, masked
+from headprune.memory import check_memory
 from headprune.structure.neurons import FeedForward
 from headprune.structure.run import Difference, difference, run, run_again
 from headprune.structure.trace import AttentionBlock
@@ -178,18 +179,24 @@ class EquivalenceCheck:
 
 
 def _in_double(model: nn.Module, answer: Callable[[], object]) -> object:
-    """The model's answer in double precision; None where it does not run so (its code, its device, the memory)."""
-    try:
-        with double_precision(model):
-            return answer()
-    except Exception:
-        return None
+    """The model's answer in double precision; None where it does not run so (its code, its device, the memory).
+
+    Modules are raised one at a time. Code that reads the weights of another module needs all of them at once.
+    """
+    for precision in (raised_to_double, double_precision):
+        try:
+            with precision(model):
+                return answer()
+        except Exception:  # whatever a model stumbles over: the other way may do
+            continue
+    return None
 
 
 @contextmanager
 def double_precision(model: nn.Module) -> Iterator[None]:
     """Weights and buffers in float64 until the block ends; then the very tensors that were there before."""
     weights = [(parameter, parameter.data) for parameter in model.parameters() if parameter.is_floating_point()]
+    check_memory(8 * sum(value.numel() for _, value in weights), "A copy in double precision", "Pass verify=False.")
     buffers = [
         (module._buffers, name, value)
         for module in model.modules()
