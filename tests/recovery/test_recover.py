@@ -77,6 +77,32 @@ def test_no_method_raises_the_error_on_what_it_was_fitted_to(method, kept, bias)
         assert full.error(fit, moments, columns) <= full.error(full, moments, columns) * (1 + 1e-12)
 
 
+def test_mask_tuning_aims_at_the_stream_of_the_whole_model():
+    """One factor a head, as torch's own solver finds them on the rows: what the stream lacks is asked of them, too."""
+    rows, full, _ = rows_and_fit(bias=True)
+    drift = rows[:, :5] * 0.2 + 0.1
+    moments = Moments()
+    moments.add(rows, drift)
+    kept = [0, 2]
+    fit = recoveries["mask-tuning"](full, moments, kept, 3, ridge=0.0)
+    written = torch.stack([rows[:, columns_of([h], 3)] @ full.weight[:, columns_of([h], 3)].T for h in kept], dim=-1)
+    target = rows @ full.weight.T + drift
+    factors = torch.linalg.lstsq(written.flatten(0, 1), target.flatten()[:, None]).solution[:, 0]
+    for head, factor in zip(kept, factors, strict=True):
+        columns = columns_of([head], 3)
+        torch.testing.assert_close(fit.weight[:, columns], full.weight[:, columns] * factor, rtol=1e-5, atol=1e-6)
+    assert fit.bias is full.bias
+
+
+def test_mask_tuning_leaves_a_site_alone_whose_factors_cannot_be_trusted():
+    """Beyond ±10, as in the paper: here the one head would have to write a hundred times as much."""
+    rows, full, _ = rows_and_fit(bias=False)
+    moments = Moments()
+    moments.add(rows, 100 * rows @ full.weight.T)
+    fit = recoveries["mask-tuning"](full, moments, [0, 1, 2, 3], 3)
+    torch.testing.assert_close(fit.weight, full.weight)
+
+
 def test_rescaling_is_the_best_factor_for_each_head():
     """Moving any factor a little makes it worse."""
     _, full, moments = rows_and_fit(bias=False)

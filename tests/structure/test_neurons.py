@@ -203,7 +203,7 @@ def test_scores_of_attention_refuse_neurons_and_scores_without_them_are_noticed(
 
     model = tiny_model("bert").eval()
     heads = hp.find_heads(model, neurons=True)
-    for method in ("magnitude", "entropy", "confidence", "sensitivity-entropy", "relevance"):
+    for method in ("entropy", "confidence", "sensitivity-entropy", "relevance"):
         with pytest.raises(UnsupportedModelError, match="neurons do not have"):
             hp.score(model, [example_inputs(model)], method=method, heads=heads)
     scores = hp.score(model, method="random")

@@ -49,13 +49,14 @@ class SearchConfig:
 
 
 def named_repair(method: str | None, recover: str | None) -> str | None:
-    """The repair that is meant: the one that comes with `best` unless another is named; "none" is none."""
+    """The repair that is meant: the one that comes with the method unless another is named; "none" is none."""
     if recover is None:
-        return BEST.recover if method == "best" else None
+        return BEST.recover if method == "best" else COMES_WITH.get(method or "")
     return None if recover == "none" else recover
 
 
 BEST = SearchConfig()
+COMES_WITH = {"kwon": "mask-tuning", "flap": "bias"}  # published as one with the method
 
 
 def search(

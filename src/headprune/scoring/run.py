@@ -14,6 +14,7 @@ from torch import nn
 
 from headprune.errors import UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, HeadScores
+from headprune.heads.mask import Unit
 from headprune.masking import masked
 from headprune.registry import NamedItems, check_options
 from headprune.scoring.context import ExampleLoss, LossFunction, ScoringContext, batches_of, equations_of, evaluation
@@ -72,6 +73,7 @@ def score(
 
 
 Function = TypeVar("Function", bound=Callable[..., HeadScores])
+Rearrangement = Callable[[ScoringContext, HeadMask, Unit], HeadMask]
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Scorer:
     data_free: bool = False  # looks at no data
     of_attention: bool = False  # looks at attention itself: not for neurons
     needs_all: bool = False  # its answers on parts of the data do not add up to that on all of it
+    rearranges: Rearrangement | None = None  # chooses anew, at the number of units that a mask keeps in each site
 
     def __call__(self, job: Any, **options: Any) -> HeadScores:
         scores = self.function(job, **options)
@@ -103,11 +106,12 @@ class Scorers(NamedItems[Scorer]):
         data_free: bool = False,
         of_attention: bool = False,
         needs_all: bool = False,
+        rearranges: Rearrangement | None = None,
     ) -> Callable[[Function], Function]:
         """Register a function: `@scorers.add("mine", comparable=True)`. What can be said is told in `Scorer`."""
 
         def register(function: Function) -> Function:
-            self._items[name] = Scorer(function, comparable, data_free, of_attention, needs_all)
+            self._items[name] = Scorer(function, comparable, data_free, of_attention, needs_all, rearranges)
             return function
 
         return register

@@ -216,7 +216,15 @@ class Shrinker:
             return select(self.scores, self.heads, prune=amount, unit=self.unit, at_least=self.at_least)
         if budget not in budgets:
             raise MaskError(f"No budget called '{budget}'.")
-        return find_mask(budget, amount, selection).mask
+        return self._rearranged(find_mask(budget, amount, selection).mask)
+
+    def _rearranged(self, mask: HeadMask) -> HeadMask:
+        """As the method itself would choose at the same number of units in every site, where it has a say in that."""
+        rearranges = scorers[self.way.method].rearranges
+        if rearranges is None:
+            return mask
+        with torch.inference_mode(False), evaluation(self.model):
+            return rearranges(self.context, mask, self.unit)
 
     def _within_drop(self, points: float) -> HeadMask:
         """As few MACs as go without losing more points, looked for by halving."""

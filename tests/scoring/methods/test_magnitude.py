@@ -37,3 +37,21 @@ def test_magnitude_is_refused_where_values_have_no_weight_of_their_own():
     """nn.MultiheadAttention packs them into one parameter that is no projection."""
     with pytest.raises(UnsupportedModelError, match="output-norm"):
         hp.score(tiny_model("siglip"), method="magnitude")
+
+
+@pytest.mark.parametrize(
+    ("family", "read"),
+    [
+        ("bert", lambda m: [m.bert.encoder.layer[0].intermediate.dense.weight]),
+        ("llama", lambda m: [m.model.layers[0].mlp.gate_proj.weight, m.model.layers[0].mlp.up_proj.weight]),
+        ("phi3", lambda m: m.model.layers[0].mlp.gate_up_proj.weight.chunk(2)),
+    ],
+)
+def test_the_magnitude_of_a_neuron_is_of_what_it_reads_and_writes(family, read):
+    """With a gate, both rows; fused or not."""
+    model = tiny_model(family)
+    site = hp.find_heads(model, neurons=True).neurons.sites[0]
+    written = model.get_submodule(site.output).weight.norm(dim=0)
+    rows = sum(weight.square().sum(1) for weight in read(model)).sqrt()
+    found = hp.score(model, method="magnitude", heads=hp.find_heads(model, neurons=True)).scores[site.id]
+    assert list(found) == pytest.approx((written * rows).tolist(), rel=1e-5)
