@@ -6,14 +6,13 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.recovery import sequential
 from headprune.recovery.sequential import SequentialMoments
 from headprune.scoring.moments import moments_of
 from tests.families.tiny import tiny_model
 from tests.recovery.test_recover import batches_for, half, job_of
 
 
-def walked(model, memory=sequential.MEMORY, change=True):
+def walked(model, memory=1 << 32, change=True):
     """Moments of every site that loses heads, with each output projection changed after it was heard."""
     job, mask = job_of(model, batches_for(model)), half(model)
     losing = [site for site in job.heads if mask.kept(site.id) != site.kept]
@@ -42,7 +41,7 @@ def test_going_on_equals_starting_again(family):
 def test_a_walk_costs_about_one_pass(monkeypatch):
     """Calls of the feed-forward parts: once for each layer and batch, and a few to check."""
     calls = []
-    for memory in (sequential.MEMORY, 0):
+    for memory in (1 << 32, 0):
         model = tiny_model("bert", num_hidden_layers=6).eval()
         count = [0]
         for layer in model.bert.encoder.layer:

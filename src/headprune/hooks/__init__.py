@@ -4,6 +4,7 @@ Three uses: multiplying heads (masks and gates), watching one forward pass (find
 block receives for all heads although it has only some (position biases made elsewhere in the model).
 """
 
+from headprune.hooks.layers import LayerCall, LayerModel, NotAStackError, layer_calls, states_after_first
 from headprune.hooks.masks import (
     GateSource,
     HeadFactor,
@@ -56,6 +57,9 @@ __all__ = [
     "GateSource",
     "HeadFactor",
     "JoinedHeads",
+    "LayerCall",
+    "LayerModel",
+    "NotAStackError",
     "Recording",
     "SavedCall",
     "SlicedArgument",
@@ -77,6 +81,7 @@ __all__ = [
     "is_gated",
     "joined_heads",
     "keep_open_",
+    "layer_calls",
     "paused_gates",
     "projection_at",
     "raised_to_double",
@@ -90,6 +95,7 @@ __all__ = [
     "settled",
     "silent_outputs",
     "slice_arguments_",
+    "states_after_first",
     "ungate_projections_",
     "watched",
     "width_followed_by",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,14 +15,12 @@ from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.hooks import projection_at
 from headprune.recovery.sequential import Fit, SequentialMoments, columns_of, fitted, recoveries
-from headprune.recovery.stream import Streams
+from headprune.recovery.walks import walks
 from headprune.registry import check_options
 from headprune.scoring.context import ExampleLoss, ScoringContext, batches_of, evaluation
 from headprune.structure import projections
 from headprune.structure.find import find_heads, unwrapped
 from headprune.surgery.prune import refuse_unfit_models
-
-HELD = 4  # of so many batches one is held out, for repairs that judge a fit on rows that it did not see
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,9 @@ def recover_(
     The result is in the weights: under the mask the model is near the original again, and so is the pruned model.
     Without the mask it is not the original any more, so a second repair is refused.
 
-    Cost: about one forward pass over the data (see `SequentialMoments`). Memory: the data, at most 4 GiB of passes that
-    wait at the site at hand, a copy of the output projections until it is done, a matrix of (heads * width)² numbers.
+    Cost: one to two forward passes over the data, layer by layer where the model is a stack of layers (`walks`).
+    Memory: the data and its states, passes that wait at the site at hand (within `memory_limit`), a copy of the output
+    projections until it is done, a matrix of (heads * width)² numbers.
 
     Example:
         >>> mask = hp.select(hp.score(model, batches), prune=0.5)
@@ -135,42 +134,62 @@ def _fitted_in_place(
         raise DataError("The calibration data has no batch: there is nothing to repair with.")
     losing = [site for site in context.heads if mask.kept(site.id) != site.kept]
     _refuse_shared_weights(context, losing)
-    before, after, size = {}, {}, {}
-    added: list[str] = []
+    fits = SiteFits(mask, method, options)
     originals = [(parameter, parameter.detach().clone()) for parameter in _parameters(context, losing)]
 
     def undo() -> None:
         for parameter, value in originals:
             parameter.data.copy_(value)
-        for name in added:
+        for name in fits.added:
             context.model.get_submodule(context.heads[name].output).register_parameter("bias", None)
 
     try:
         with torch.inference_mode(False), evaluation(context.model):
-            looks = getattr(recoveries[method], "looks_at_stream", False)
-            streams = Streams.of(context, losing, batches) if looks else None
-            held = range(HELD - 1, len(batches), HELD) if looks else ()
-            sequence = SequentialMoments(context, losing, batches, mask, streams=streams, held=held)
-            for site in sequence.sites:
-                tell(site.id)
-                moments = sequence.moments(site).checked(site)
-                full = projection_of(context.model, site)
-                places = {head: place for place, head in enumerate(site.kept)}
-                kept = [places[head] for head in mask.kept(site.id)]
-                fit = fitted(method, full, moments, kept, site.head_dim, **options)
-                columns = columns_of(kept, site.head_dim)
-                before[site.id] = full.error(full, moments, columns)
-                after[site.id] = full.error(fit, moments, columns)
-                size[site.id] = full.error(Fit(full.weight * 0, None), moments, columns)
-                if write_projection_(context.model, site, fit):
-                    added.append(site.id)
+            for sequence in walks(context, losing, batches, mask, looks_at_stream=fits.looks_at_stream):
+                for site in sequence.sites:
+                    tell(site.id)
+                    fits.fit_(sequence, site)
     except BaseException:
         undo()
         raise
-    for name in added:  # a frozen model stays frozen; while it was being repaired, all of it was
+    for name in fits.added:  # a frozen model stays frozen; while it was being repaired, all of it was
         module = context.model.get_submodule(context.heads[name].output)
         module.get_parameter("bias").requires_grad_(projections.parameter(module).requires_grad)
-    return Repair(method, before, after, size), added, undo
+    return fits.report(), fits.added, undo
+
+
+@dataclass
+class SiteFits:
+    """Projections fitted to a mask, and what that was good for."""
+
+    mask: HeadMask
+    method: str
+    options: Mapping[str, object]
+    before: dict[str, float] = field(default_factory=dict)
+    after: dict[str, float] = field(default_factory=dict)
+    size: dict[str, float] = field(default_factory=dict)
+    added: list[str] = field(default_factory=list)  # sites that got a bias
+
+    @property
+    def looks_at_stream(self) -> bool:
+        return bool(getattr(recoveries[self.method], "looks_at_stream", False))
+
+    def fit_(self, sequence: SequentialMoments, site: Site) -> None:
+        """One site, on what the model gives with everything that was done to earlier ones."""
+        moments = sequence.moments(site).checked(site)
+        full = projection_of(sequence.context.model, site)
+        places = {head: place for place, head in enumerate(site.kept)}
+        kept = [places[head] for head in self.mask.kept(site.id)]
+        fit = fitted(self.method, full, moments, kept, site.head_dim, **self.options)
+        columns = columns_of(kept, site.head_dim)
+        self.before[site.id] = full.error(full, moments, columns)
+        self.after[site.id] = full.error(fit, moments, columns)
+        self.size[site.id] = full.error(Fit(full.weight * 0, None), moments, columns)
+        if write_projection_(sequence.context.model, site, fit):
+            self.added.append(site.id)
+
+    def report(self) -> Repair:
+        return Repair(self.method, self.before, self.after, self.size)
 
 
 def projection_of(model: nn.Module, site: Site) -> Fit:

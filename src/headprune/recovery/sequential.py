@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headprune.heads import HeadMask, Site
 from headprune.hooks import Recording, StopForward, heard_inputs, recorded, replayed
 from headprune.masking import masked
+from headprune.memory import memory_for_step
 from headprune.recovery.stream import Streams, written
 from headprune.registry import Registry
 from headprune.scoring.context import ScoringContext, equations_of
@@ -30,13 +31,16 @@ class Fit:
 
     def error(self, other: Fit, moments: Moments, kept: Tensor) -> float:
         """The mean squared distance of this projection of all heads from another one of the kept columns."""
-        gap = -self.weight.clone()
-        gap[:, kept] += other.weight[:, kept]
-        zero = torch.zeros(len(gap), dtype=torch.float64)
+        rows = _some_rows(len(self.weight))
+        gap = -self.weight[rows]
+        gap[:, kept] += other.weight[rows][:, kept]
+        zero = torch.zeros(len(self.weight), dtype=torch.float64)
         shift = (other.bias if other.bias is not None else zero) - (self.bias if self.bias is not None else zero)
-        mean = gap @ moments.mean
-        spread = torch.einsum("oi,ij,oj->", gap, moments.products(centred=True), gap)
-        return float(spread + (mean + shift).square().sum())
+        used = gap.any(0)  # before a repair, only columns of what goes
+        gap, within = gap[:, used], moments.second[used][:, used] / moments.count
+        mean = gap @ moments.mean[used]
+        spread = ((gap @ within) * gap).sum() - mean.square().sum()
+        return float(spread + (mean + shift[rows]).square().sum()) * len(self.weight) / len(gap)
 
     def stream_error(self, other: Fit, moments: Moments, kept: Tensor) -> float:
         """The mean squared distance of the stream behind another projection, of the kept columns, from the whole
@@ -50,6 +54,14 @@ class Fit:
         spread = ((gap @ moments.products(centred=False)) * gap).sum() + 2 * shift @ mean + shift.square().sum()
         along = (gap * drift.products(centred=False)).sum() + shift @ drift.mean
         return float(spread - 2 * along) + drift.square / drift.count
+
+
+ERROR_ROWS = 512  # outputs by which an error is told; those of a wider projection are much alike
+
+
+def _some_rows(outputs: int) -> Tensor:
+    """All outputs; of more than so many, some at equal distances."""
+    return torch.linspace(0, outputs - 1, min(outputs, ERROR_ROWS)).round().long()
 
 
 Recovery = Callable[..., Fit]
@@ -81,7 +93,6 @@ def fitted(method: str, full: Fit, moments: Moments, kept: Sequence[int], width:
 
 
 ADDED = "+"  # the name under which what is added to a site's answer is heard
-MEMORY = 4 * 2**30  # bytes for passes that wait: what does not fit is run from the beginning
 
 
 @dataclass(frozen=True)
@@ -109,17 +120,22 @@ class SequentialMoments:
         batches: Sequence[Batch],
         mask: HeadMask,
         *,
-        memory: int = MEMORY,
+        memory: int | None = None,
         streams: Streams | None = None,
         held: Collection[int] = (),
+        calls: Mapping[str, int] | None = None,
     ) -> None:
+        """`calls` says in which order sites are called, and how often, where that was seen before on a layer of the
+        same kind: then nothing is checked again."""
         self.context, self.batches, self.mask = context, batches, mask
         self.streams, self.held = streams, held
-        calls = site_calls(context, sites, batches)
+        is_known, calls = calls is not None, calls if calls is not None else site_calls(context, sites, batches)
+        self.calls = calls
         by_id = {site.id: site for site in sites}
         self.sites = [by_id[name] for name in calls]
+        memory = memory_for_step() if memory is None else memory  # what does not fit is run from the beginning
         self._goes_on = memory > 0 and all(count == 1 for count in calls.values())
-        self._to_check = {site.id for site in (self.sites[1:2] + self.sites[-1:])}
+        self._to_check = set() if is_known else {site.id for site in (self.sites[1:2] + self.sites[-1:])}
         self._room = memory
         self._waiting: dict[int, _Waiting] = {}
 
@@ -150,6 +166,17 @@ class SequentialMoments:
             if found.held is not None and number in self.held:
                 found.held.add(rows, drift)
         return found
+
+    def answer(self, number: int) -> Any:
+        """What the model as it is says to a batch, under the mask: the pass that waits there goes on to its end."""
+        waiting = self._waiting.pop(number, None) if self._goes_on else None
+        self._room += waiting.size if waiting is not None else 0
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(masked(self.context.model, self.mask, heads=self.context.heads))
+            if waiting is not None:
+                stack.enter_context(replayed(self.context.model, waiting.recording, waiting.projection))
+            return self.context.answer(self.batches[number])
 
     def _heard(self, number: int, site: Site, *, wait: bool) -> list[Tensor]:
         """What the site's projection receives for a batch, every head of it, and what will be added to its answer, if

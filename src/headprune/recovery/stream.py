@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from headprune.heads import Site
 from headprune.hooks import Call, captured_inputs, watched
+from headprune.memory import memory_for_step
 from headprune.scoring.context import ScoringContext, single_examples
 from headprune.scoring.moments import real_rows
 from headprune.structure import projections
 from headprune.types import Batch
-
-MEMORY = 2 * 2**30  # bytes of streams that are kept: batches beyond it do without
 
 
 def residual_modules(context: ScoringContext, sites: Sequence[Site], batch: Batch) -> dict[str, str]:
@@ -68,7 +67,7 @@ class Streams:
         """One forward pass over the data, before anything is done to the model."""
         found = cls(residual_modules(context, sites, batches[0]))
         sites = [site for site in sites if site.id in found.modules]
-        room = MEMORY
+        room = memory_for_step()  # batches beyond it do without
         for number, batch in enumerate(batches):
             with torch.no_grad(), captured_inputs(context.model, found._heard(context.model, sites)) as heard:
                 context.answer(batch)

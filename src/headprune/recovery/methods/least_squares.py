@@ -27,8 +27,8 @@ def least_squares(full: Fit, moments: Moments, kept: Sequence[int], width: int, 
     within = products[columns][:, columns]
     within = within + ridge * within.diagonal().mean().clamp_min(1e-30) * torch.eye(len(columns), dtype=torch.float64)
     between = products[gone][:, columns]
-    replaced = torch.linalg.solve(within, between.T).T  # (gone, kept): each removed channel by the kept ones
-    change = full.weight[:, gone] @ replaced
+    wanted = full.weight[:, gone] @ between  # (outputs, kept): what is lost, as the kept channels see it
+    change = torch.cholesky_solve(wanted.T, torch.linalg.cholesky(within)).T
     weight = full.weight.clone()
     weight[:, columns] += change
     if full.bias is None:
