@@ -22,7 +22,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import headprune as hp
 from headprune.cost.measurement import interleaved, ratio
 from headprune.files import write_text
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 
 BATCH, LENGTH, ROUNDS = 16, 64, 12
 RESULTS = Path(__file__).parent / "results" / "gate_overhead.json"

@@ -99,7 +99,8 @@ def measured(name: str, device: str, repeats: int) -> dict[str, float]:
 
 
 def batch(model: Any, rows: int, length: int) -> dict[str, Any]:
-    from headprune.structure.run import example_inputs, to_model
+    from headprune.structure.dummy_inputs import example_inputs
+    from headprune.structure.run import to_model
 
     inputs = example_inputs(model, batch=rows, length=length)
     if "decoder_input_ids" in inputs:

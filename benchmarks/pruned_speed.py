@@ -24,7 +24,7 @@ import headprune as hp
 from headprune.cost.macs import count_macs
 from headprune.cost.measurement import interleaved, ratio
 from headprune.files import write_text
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 
 LENGTH = 128
 PAIRS = 15

@@ -22,7 +22,7 @@ from headprune.files import write_text
 from headprune.heads import HeadId
 from headprune.scoring.ablation_engine import ablate, losses
 from headprune.scoring.context import ExampleLoss, ScoringContext, evaluation
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 
 BATCH, LENGTH, ROUNDS = 16, 64, 12
 RESULTS = Path(__file__).parent / "results" / "scoring_speed.json"

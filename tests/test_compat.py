@@ -20,7 +20,7 @@ def test_prune_heads_takes_layers_as_in_v4(family):
     assert hp.prune_heads(model, {0: [1, 2], 1: [3]}) is model
     assert sum(p.numel() for p in model.parameters()) < before
     assert model.config.pruned_heads == {0: [1, 2], 1: [3]}
-    from headprune.structure.run import example_inputs
+    from headprune.structure.dummy_inputs import example_inputs
 
     with torch.no_grad():
         maps = model(**example_inputs(model), output_attentions=True).attentions
@@ -117,7 +117,7 @@ def logits_of(model):
 
 def test_head_masks_of_an_encoder_decoder_are_three():
     """As v4's head_mask, decoder_head_mask and cross_attn_head_mask."""
-    from headprune.structure.run import example_inputs
+    from headprune.structure.dummy_inputs import example_inputs
 
     model = tiny_model("bart")
     batch = example_inputs(model)

@@ -11,7 +11,8 @@ from torch import nn
 import headprune as hp
 from headprune.errors import CheckpointError, MaskError, UnknownNameError
 from headprune.hooks.masks import is_compiled
-from headprune.structure.run import difference, example_inputs
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import difference
 from tests.families.tiny import answer_of, full_mask, tiny_model
 
 

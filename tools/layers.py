@@ -21,7 +21,7 @@ LAYERS = {
     "structure.adapters": "knowledge about the few families whose structure does not tell everything: data",
     "hooks": "tracing, masks, gates, replay: the only place that registers hooks",
     "checkpoint.config_entry": "what a config says of removed heads",
-    "structure": "finding attention and neurons in a model: trace, ownership, names, example inputs",
+    "structure": "finding attention and neurons in a model: trace, projections, names, example inputs",
     "masking": "`masked`",
     "scoring": "what scorers are given, losses, moments; `methods/`: one file each",
     "cost": "parameters and MACs counted; time with its control, and memory, measured",

@@ -9,12 +9,11 @@ import torch
 
 import headprune as hp
 from headprune.budgets import Selection
-from headprune.budgets.allocation import within
-from headprune.budgets.budget import Counted
+from headprune.budgets.budget import Counted, within
 from headprune.cost.macs import count_macs, count_parameters
 from headprune.errors import MaskError
 from headprune.heads import HeadScores
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.budgets.toy import random_scores
 from tests.families.tiny import tiny_model
 

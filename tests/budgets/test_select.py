@@ -13,7 +13,7 @@ from headprune.budgets import BudgetMask, budgets
 from headprune.cli.app import app
 from headprune.errors import BudgetError, MaskError
 from headprune.scoring import scorers
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import tiny_model
 
 METHODS = sorted(scorers)

@@ -10,7 +10,7 @@ import torch
 import headprune as hp
 from headprune.checkpoint.exports import exports
 from headprune.errors import UnsupportedModelError
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.checkpoint.toy import uniformly_pruned
 from tests.families.tiny import half_of, tiny_model
 

@@ -22,7 +22,8 @@ from transformers import (
 import headprune as hp
 from headprune.errors import CheckpointError
 from headprune.hooks import is_gated
-from headprune.structure.run import difference, example_inputs
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import difference
 from tests.families.tiny import tiny_config
 from tests.gates.toy import KINDS, answer, quietly, set_gates
 

@@ -7,7 +7,7 @@ import json
 import torch
 
 import headprune as hp
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import tiny_model
 
 LOADED = """

@@ -8,7 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import headprune as hp
 from headprune.cost.macs import count_macs, count_parameters
-from headprune.structure.run import example_inputs, run
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import run
 from tests.families.tiny import FAMILIES, tiny_model
 
 

@@ -10,7 +10,8 @@ import transformers
 from packaging.version import Version
 
 import headprune as hp
-from headprune.structure.run import difference, example_inputs, run
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import difference, run
 from tests.families.tiny import FAMILIES, expected_sites, padded_batch, tiny_model
 
 # T5's line adds its position bias where it cannot be cut before 5.15; `prune_` says so.

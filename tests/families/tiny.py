@@ -10,7 +10,8 @@ from tools.families.build_model import enlarge_, tiny_config
 from torch import nn
 
 import headprune as hp  # registers our own models
-from headprune.structure.run import example_inputs, run
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import run
 
 ENCODERS = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "mpnet", "modernbert", "xlm-roberta")
 DECODERS = (

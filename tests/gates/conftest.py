@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import tiny_config
 
 

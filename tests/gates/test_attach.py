@@ -11,7 +11,7 @@ from transformers import OPTForCausalLM
 import headprune as hp
 from headprune.errors import GateError, UnknownNameError, UnsupportedModelError
 from headprune.gates.distributions import HardConcrete
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import tiny_config, tiny_model
 
 

@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 import headprune as hp
 from headprune.errors import GateError, MaskError
 from headprune.hooks import is_gated
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import FAMILIES, tiny_config, tiny_model
 from tests.gates.toy import KINDS, answer, quietly, set_gates
 

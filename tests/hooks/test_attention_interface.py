@@ -9,7 +9,7 @@ from transformers.modeling_utils import AttentionInterface
 
 import headprune as hp
 from headprune.hooks import recorded
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import tiny_model
 
 

@@ -10,7 +10,7 @@ from torch import nn
 import headprune as hp
 from headprune.errors import DataError, UnsupportedModelError
 from headprune.hooks import relevance_rules
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import FAMILIES, tiny_model
 
 # Mixtures of experts scatter tokens, wav2vec2 hears raw sound, CLIP and SigLIP have no class to start from.

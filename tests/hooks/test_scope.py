@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import headprune as hp
 from headprune.errors import MaskError, UnsupportedModelError
 from headprune.hooks.scope import carried
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import tiny_model
 
 BATCH = {"input_ids": torch.tensor([[3, 4, 5, 6], [7, 8, 9, 10]])}

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.structure.run import difference, example_inputs
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import difference
 from tests.families.tiny import tiny_model
 
 

@@ -8,6 +8,7 @@ from transformers import AutoModelForSequenceClassification
 
 import headprune as hp
 from headprune.errors import UnsupportedModelError
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.run import difference, run
 from tests.families.tiny import answer_of, full_mask, tiny_model
 
@@ -53,10 +54,10 @@ def test_pruning_under_lora_asks_to_merge_first():
         with pytest.raises(UnsupportedModelError, match="merge_and_unload"):
             hp.prune_(target, hp.HeadMask.full(hp.find_heads(target)).without("encoder.0:1"))
     with hp.masked(adapted.base_model.model, mask):
-        expected = run(adapted.base_model.model)
+        expected = run(adapted.base_model.model, example_inputs(adapted.base_model.model))
     merged = hp.prune_(adapted.merge_and_unload(), mask)
     with torch.no_grad():
-        assert difference(run(merged).logits, expected.logits.detach()).is_small
+        assert difference(run(merged, example_inputs(merged)).logits, expected.logits.detach()).is_small
 
 
 @pytest.mark.parametrize(("family", "targets"), [("bert", ["query", "value"]), ("llama", ["q_proj", "v_proj"])])

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainingArguments
 
 import headprune as hp
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import full_mask, tiny_model
 
 FAMILIES = ("bert", "llama", "t5")  # an encoder, a decoder, an encoder-decoder

@@ -7,7 +7,8 @@ import torch
 
 import headprune as hp
 from headprune.errors import UnsupportedModelError
-from headprune.structure.run import example_inputs, run
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import run
 from tests.families.tiny import tiny_model
 
 
@@ -31,10 +32,10 @@ def test_a_quantised_model_is_refused():
 
     attention = model.bert.encoder.layer[0].attention.self
     attention.value = Int8Linear(attention.value)
-    before = run(model)
+    before = run(model, example_inputs(model))
     with pytest.raises(UnsupportedModelError, match="quantise"):
         hp.prune_(model, mask)
-    assert torch.equal(run(model).logits, before.logits)
+    assert torch.equal(run(model, example_inputs(model)).logits, before.logits)
 
 
 @pytest.mark.parametrize("family", ["llama", "bert", "t5"])

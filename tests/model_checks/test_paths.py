@@ -8,8 +8,8 @@ from transformers import AutoModel
 from headprune.errors import VerificationError
 from headprune.model_checks import checks
 from headprune.model_checks.checks import CheckedModel
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.find import find_heads
-from headprune.structure.run import example_inputs
 from tests.families.tiny import tiny_model
 
 

@@ -17,7 +17,7 @@ from headprune.recovery import Fit, recoveries, repair
 from headprune.recovery.sequential import columns_of
 from headprune.scoring.context import ExampleLoss, ScoringContext
 from headprune.scoring.moments import Moments
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import half_of, labelled_batch, tiny_model
 
 METHODS = ("bias", "least-squares", "rescale")
@@ -25,7 +25,7 @@ FAMILIES = ("bert", "gpt2", "llama", "bart", "t5", "vit", "swin")  # with and wi
 
 
 def batches_for(model: nn.Module, count: int = 3) -> list[dict[str, torch.Tensor]]:
-    from headprune.structure.run import example_inputs
+    from headprune.structure.dummy_inputs import example_inputs
 
     return [example_inputs(model, seed=seed) for seed in range(count)]
 

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForTokenClassification
 
 import headprune as hp
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import tiny_model
 from tests.scoring.toy import labelled, rows, singles
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForImageTextToText
 import headprune as hp
 from headprune.errors import DataError, HeadpruneError
 from headprune.scoring.moments import site_calls
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import half_of
 
 SCORES = ("sensitivity", "fisher-block", "ablation", "curvature", "residual", "reconstruction", "output-norm")

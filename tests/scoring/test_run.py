@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 import headprune as hp
 from headprune.errors import DataError, HeadpruneError, UnknownNameError, UnsupportedModelError
 from headprune.scoring import scorers
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import labelled_batches, tiny_model
 from tests.scoring.toy import labelled, rows, singles
 

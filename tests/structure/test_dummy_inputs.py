@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
 import headprune as hp
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import half_of, tiny_model
 
 

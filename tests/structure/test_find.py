@@ -9,7 +9,7 @@ from transformers import AutoModel
 
 import headprune as hp
 from headprune.errors import ExampleError, UnsupportedModelError
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import tiny_config, tiny_model
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import headprune as hp
 from headprune.structure import find, memory
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.surgery.prune import prune_with_report, temporarily_pruned
 from tests.families.tiny import tiny_model
 

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import BigBirdConfig, BigBirdForSequenceClassification
 
 import headprune as hp
-from headprune.structure.model_state import ModelState, same_attributes
-from headprune.structure.run import difference, example_inputs, run
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import ModelState, difference, run, same_attributes
 from tests.families.tiny import answer_of, labelled_batches, tiny_model
 
 

@@ -11,7 +11,8 @@ from transformers import AutoModel
 import headprune as hp
 from headprune.errors import MaskError, UnsupportedModelError
 from headprune.heads import HeadMap
-from headprune.structure.run import difference, example_inputs
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import difference
 from tests.families.tiny import half_of, tiny_model
 
 FAMILIES = [
@@ -199,7 +200,7 @@ def test_thousands_of_neurons_are_eliminated_in_seconds():
 
 def test_scores_of_attention_refuse_neurons_and_scores_without_them_are_noticed():
     """In words, before anything is run."""
-    from headprune.budgets.allocation import within
+    from headprune.budgets.budget import within
 
     model = tiny_model("bert").eval()
     heads = hp.find_heads(model, neurons=True)

@@ -11,8 +11,9 @@ from transformers import AutoModel
 
 import headprune as hp
 from headprune.errors import UnsupportedModelError
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.optional_inputs import fullest, optional_inputs
-from headprune.structure.run import difference, example_inputs
+from headprune.structure.run import difference
 from tests.families.tiny import answer_of, tiny_model
 
 

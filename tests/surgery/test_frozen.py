@@ -7,7 +7,7 @@ import copy
 import pytest
 
 import headprune as hp
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.surgery.prune import parameter_gradients, prune_with_report
 from tests.families.tiny import full_mask, tiny_model
 

@@ -10,7 +10,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BertConfig, BertM
 
 import headprune as hp
 from headprune.errors import HeadpruneError, UnsupportedModelError
-from headprune.structure.run import difference, example_inputs
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import difference
 from tests.families.tiny import answer_of, full_mask, tiny_config, tiny_model
 from tests.surgery.toy import state
 

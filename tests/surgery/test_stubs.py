@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import headprune as hp
-from headprune.structure.run import difference, example_inputs
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import difference
 from tests.families.tiny import answer_of, full_mask, tiny_config, tiny_model
 from tests.surgery.toy import kept
 

@@ -11,8 +11,8 @@ from tools.families.sizes import KINDS_OF_LAYERS, ODD, SMALL, VARIANTS
 from torch import nn
 
 from headprune.errors import HeadpruneError
-from headprune.structure.dummy_inputs import value_of
-from headprune.structure.run import example_inputs, run
+from headprune.structure.dummy_inputs import example_inputs, value_of
+from headprune.structure.run import run
 
 LARGEST = 40_000_000  # parameters; what cannot be made smaller is not tiny
 # Which of a type's classes is taken: the first mapping that has it, then any other.

@@ -8,8 +8,7 @@ from typing import Literal
 from torch import nn
 
 from headprune.budgets import kinds as kinds
-from headprune.budgets.allocation import equal_counts
-from headprune.budgets.budget import Evaluate, Selection, budgets, find_mask
+from headprune.budgets.budget import Evaluate, Selection, budgets, equal_counts, find_mask
 from headprune.errors import MaskError
 from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.heads.mask import Unit

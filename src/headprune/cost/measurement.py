@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.errors import HeadpruneError
 from headprune.heads import HeadMap
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.find import find_heads, unwrapped
-from headprune.structure.model_state import same_attributes
-from headprune.structure.run import example_inputs, run, to_model
+from headprune.structure.run import run, same_attributes, to_model
 from headprune.types import Args, Batch, Function, Kwargs
 
 

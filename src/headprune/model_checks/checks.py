@@ -19,8 +19,7 @@ from headprune.hooks import projection_at
 from headprune.masking import masked
 from headprune.structure import projections
 from headprune.structure.find import find_heads
-from headprune.structure.model_state import same_attributes
-from headprune.structure.run import difference, run, same_draws
+from headprune.structure.run import difference, run, same_attributes, same_draws
 from headprune.surgery.prune import parameter_gradients, prune_
 from headprune.surgery.remove import double_precision
 

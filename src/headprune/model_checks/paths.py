@@ -17,10 +17,10 @@ from headprune.model_checks.checks import CheckedModel, NotApplicableError, add_
 from headprune.recovery.recover import repaired
 from headprune.scoring import score
 from headprune.scoring.context import ExampleLoss, ScoringContext
+from headprune.structure.dummy_inputs import BATCH
 from headprune.structure.find import examined
-from headprune.structure.model_state import ModelState
 from headprune.structure.optional_inputs import fullest, optional_inputs
-from headprune.structure.run import BATCH, difference
+from headprune.structure.run import ModelState, difference
 from headprune.surgery.plan import plan
 from headprune.surgery.prune import temporarily_pruned
 from headprune.surgery.remove import double_precision

@@ -11,8 +11,8 @@ from torch import nn
 
 from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
 from headprune.model_checks.checks import CORE, CheckedModel, NotApplicableError, Refused, checks
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.find import find_heads
-from headprune.structure.run import example_inputs
 
 STATUSES = ("pass", "core", "refused", "no-attention", "unbuilt", "failed")
 

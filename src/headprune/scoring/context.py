@@ -15,8 +15,7 @@ from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadScores, Site
 from headprune.hooks import joined_heads
 from headprune.masking import masked
-from headprune.structure.model_state import same_attributes
-from headprune.structure.run import eval_mode, kept_draws
+from headprune.structure.run import eval_mode, kept_draws, same_attributes
 from headprune.types import Batch, Outputs
 
 ROW = "row"  # which example is in which row of a batch

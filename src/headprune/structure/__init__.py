@@ -1,1 +1,1 @@
-"""Finding attention and neurons in a model: trace, ownership, names, example inputs."""
+"""Finding attention and neurons in a model: trace, projections, names, example inputs."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from headprune.structure.model_state import same_attributes
-from headprune.types import Config, Kwargs
+from headprune.errors import ExampleError
+from headprune.structure.run import eval_mode, kept_draws, same_attributes, same_draws, to_model
+from headprune.types import Batch, Config, Kwargs
 
 Inputs: TypeAlias = Kwargs
 IMAGE, FRAMES = 64, 2  # where a config does not say how large a picture or how long a film is
@@ -312,3 +314,38 @@ def with_inner(config: Config) -> Iterator[Any]:
         yield config
         inner = [value_of(config, name) for name in getattr(type(config), "sub_configs", {})]
         waiting += [one for one in inner if one is not None and not isinstance(one, dict)]
+
+
+BATCH, LENGTH = 2, 7  # small, and unlike usual head counts, so that dimensions are not mistaken for one another
+
+
+def example_inputs(model: nn.Module, *, batch: int = BATCH, length: int = LENGTH, seed: int = 0) -> Kwargs:
+    """A batch that `model(**batch)` accepts: random tokens, pixels or audio of the right shapes."""
+    config = getattr(model, "config", None)
+    if config is None:
+        raise ExampleError(
+            f"{type(model).__name__} has no config to make an example batch from. "
+            "Pass one: find_heads(model, example={'input_ids': …})."
+        )
+    maker = InputMaker(model, config, batch, length, seed)
+    with eval_mode(model), kept_draws(model):  # how many places a picture takes is asked of the model
+        batches = (inputs for inputs in maker.batches() if inputs and maker.required <= inputs.keys())
+        first, second = next(batches, None), next(batches, None)
+        if first is None:
+            raise ExampleError(
+                f"No example batch can be made for {type(model).__name__}: its forward takes "
+                f"{', '.join(maker.accepted)}. Pass one: find_heads(model, example={{…}})."
+            )
+        if second is None:
+            return first
+        # Several shapes are in use for such inputs: the model itself says which it takes.
+        return next((inputs for inputs in chain((first, second), batches) if takes(model, inputs)), first)
+
+
+def takes(model: nn.Module, inputs: Batch) -> bool:
+    try:
+        with torch.no_grad(), same_attributes(model), eval_mode(model), same_draws(model):
+            model(**to_model(model, inputs))
+    except Exception:  # whatever a forward stumbles over
+        return False
+    return True

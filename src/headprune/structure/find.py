@@ -12,10 +12,10 @@ from headprune.checkpoint import config_entry
 from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
 from headprune.heads import HeadMap, Site, Skipped
 from headprune.hooks import alone_with, paused_gates, settled
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.memory import ModelStructure, known_heads, known_structure, remember_structure
 from headprune.structure.neurons import FeedForward, find_feed_forward
 from headprune.structure.optional_inputs import fullest, longer_examples
-from headprune.structure.run import example_inputs
 from headprune.structure.site_names import SiteAddress, name_neurons, name_sites
 from headprune.structure.trace import AttentionBlock, attention_blocks, traced_run
 from headprune.types import Batch

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from headprune.structure.dummy_inputs import InputMaker, Inputs
-from headprune.structure.run import BATCH, LENGTH, example_inputs, takes
+from headprune.structure.dummy_inputs import BATCH, LENGTH, InputMaker, Inputs, example_inputs, takes
 from headprune.types import Batch
 
 LONGEST = 1024  # tokens of an example of ours: enough for the sparse attention of models for long texts

@@ -17,9 +17,8 @@ from headprune.heads import Skipped
 from headprune.hooks import AttentionEvent, Call, SavedCall, watched
 from headprune.structure import projections
 from headprune.structure.adapters import AROUND, NO_SOFTMAX, Adapter, adapter_for
-from headprune.structure.model_state import same_attributes
 from headprune.structure.optional_inputs import unused_inputs
-from headprune.structure.ownership import (
+from headprune.structure.projections import (
     Backward,
     Reach,
     parameter_owners,
@@ -27,7 +26,7 @@ from headprune.structure.ownership import (
     reaches_of_entries,
     role_channels,
 )
-from headprune.structure.run import free_gradients, run
+from headprune.structure.run import free_gradients, run, same_attributes
 from headprune.types import Batch
 
 

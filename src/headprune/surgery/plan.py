@@ -10,8 +10,8 @@ from torch import nn
 from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.heads import HeadMap, HeadMask
 from headprune.masking import EmptySite
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.find import unwrapped
-from headprune.structure.run import example_inputs
 from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import temporarily_pruned
 from headprune.types import Batch

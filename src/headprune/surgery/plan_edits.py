@@ -23,7 +23,7 @@ from headprune.hooks import (
 from headprune.structure import projections
 from headprune.structure.adapters import adapter_for
 from headprune.structure.dummy_inputs import value_of
-from headprune.structure.ownership import Backward
+from headprune.structure.projections import Backward
 from headprune.structure.run import same_draws
 from headprune.structure.trace import AttentionBlock
 from headprune.surgery.edits import Attention, Cut, Edits, Slice, Stub

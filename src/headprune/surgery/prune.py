@@ -17,10 +17,10 @@ from headprune.errors import MaskError, UnsupportedModelError, VerificationError
 from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import alone_with, is_gated, joined_heads
 from headprune.masking import EmptySite, is_masked, masked
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.find import examined, find_heads, model_structure, unwrapped
 from headprune.structure.memory import ModelStructure, known_structure, remember
-from headprune.structure.model_state import same_attributes
-from headprune.structure.run import Difference, answer_tensors, eval_mode, run
+from headprune.structure.run import Difference, answer_tensors, eval_mode, run, same_attributes
 from headprune.surgery.apply import Journal, apply_, tie_again_
 from headprune.surgery.edits import Cut, Edits, Gqa, cut_site
 from headprune.surgery.remove import EquivalenceCheck, remove_heads, remove_neurons
@@ -158,8 +158,9 @@ def silent_parameters(model: nn.Module, mask: HeadMask, example: Batch | None) -
 def parameter_gradients(model: nn.Module, example: Batch | None) -> dict[str, Tensor | None]:
     """Of everything that the model answers, for each parameter that is trained."""
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    inputs = example if example is not None else example_inputs(model)
     with torch.enable_grad(), same_attributes(model):
-        answers = [x for x in answer_tensors(run(model, example)) if x.requires_grad]
+        answers = [x for x in answer_tensors(run(model, inputs)) if x.requires_grad]
         if not trained or not answers:
             return dict.fromkeys(trained)
         total = torch.stack([x.float().nan_to_num(posinf=0.0, neginf=0.0).square().mean() for x in answers]).sum()

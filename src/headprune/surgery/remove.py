@@ -13,6 +13,7 @@ from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import HeadFactor, called_projections, captured_output, raised_to_double, scaled_inputs
 from headprune.masking import EmptySite, masked
 from headprune.memory import check_memory
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.neurons import FeedForward
 from headprune.structure.run import Difference, difference, run, run_again
 from headprune.structure.trace import AttentionBlock
@@ -171,7 +172,7 @@ class EquivalenceCheck:
 
     def _answer(self) -> object:
         with torch.no_grad():
-            return run(self.model, self.example)
+            return run(self.model, self.example if self.example is not None else example_inputs(self.model))
 
     def _masked(self) -> object:
         with masked(self.model, self.mask, heads=self.heads, empty_site=self.empty_site):

@@ -7,7 +7,7 @@ import torch
 
 import headprune as hp
 from headprune.budgets import Selection
-from headprune.budgets.allocation import Costs
+from headprune.budgets.budget import Costs
 from headprune.budgets.kinds.speedup import SpeedupMask, mask_for_speedup
 from headprune.errors import MaskError
 from tests.budgets.toy import random_scores

@@ -17,7 +17,7 @@ import headprune as hp
 from headprune.checkpoint.exports import onnx as onnx_export
 from headprune.cli.app import app
 from headprune.errors import CheckpointError, MissingExtraError, UnsupportedModelError, VerificationError
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import labelled_batch, tiny_model
 
 

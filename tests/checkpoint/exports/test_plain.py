@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import headprune as hp
 from headprune.cli.app import app
 from headprune.errors import UnsupportedModelError
-from headprune.structure.run import difference, example_inputs, run
+from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.run import difference, run
 from tests.checkpoint.toy import answers_without_headprune, tell, uniformly_pruned
 from tests.families.tiny import FAMILIES, tiny_model
 

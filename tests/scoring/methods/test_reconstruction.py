@@ -9,7 +9,7 @@ from headprune.recovery import Fit, recoveries
 from headprune.recovery.sequential import columns_of
 from headprune.scoring.methods.fisher_block import cheapest_first
 from headprune.scoring.methods.reconstruction import elimination
-from headprune.structure.run import example_inputs
+from headprune.structure.dummy_inputs import example_inputs
 from tests.families.tiny import labelled_batches, tiny_model
 
 

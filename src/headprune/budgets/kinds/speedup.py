@@ -10,15 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from headprune.budgets.allocation import Costs, equal_counts
-from headprune.budgets.budget import BudgetMask, Selection, budgets
+from headprune.budgets.budget import BudgetMask, Costs, Selection, budgets, equal_counts
 from headprune.cost.measurement import interleaved, ratio, sized_example, waiting_for
 from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadMask
 from headprune.heads.scores import select, units_of_site
 from headprune.structure.find import model_structure
-from headprune.structure.model_state import same_attributes
-from headprune.structure.run import run, to_model
+from headprune.structure.run import run, same_attributes, to_model
 from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import prune_with_report, temporarily_pruned
 from headprune.types import Batch

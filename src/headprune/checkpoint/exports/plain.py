@@ -23,6 +23,7 @@ from headprune.checkpoint.exports.registry import exports
 from headprune.checkpoint.exports.standalone import MODULE
 from headprune.errors import HeadpruneError, UnsupportedModelError
 from headprune.heads import HeadMap, Site
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.find import find_heads, unwrapped
 from headprune.structure.run import difference, eval_mode, run
 from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
@@ -60,14 +61,15 @@ def as_plain(model: nn.Module, example: Batch | None = None) -> PreTrainedModel:
     heads = find_heads(model, example, neurons=has_neurons)
     if getattr(model, "config", None) is None:
         raise UnsupportedModelError(f"{type(model).__name__} has no config that could say how many heads it has.")
+    inputs = example if example is not None else example_inputs(model)
     with torch.no_grad(), eval_mode(model):
-        expected = run(model, example)
+        expected = run(model, inputs)
     problems = []
     for width in ("as it is", "told", "added"):
         try:
             plain = _built(model, _config(model, heads, width), heads)
             with torch.no_grad():
-                gap = difference(run(plain, example), expected)
+                gap = difference(run(plain, inputs), expected)
         except HeadpruneError as error:
             problems.append(str(error))
             continue

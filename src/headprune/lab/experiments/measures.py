@@ -32,7 +32,8 @@ def speed(context: Context) -> Result:
     import torch
 
     from headprune.cost.measurement import interleaved, ratio
-    from headprune.structure.run import example_inputs, to_model
+    from headprune.structure.dummy_inputs import example_inputs
+    from headprune.structure.run import to_model
 
     options = resolved(dict(context.params["options"]), context.places)
     whole, pruned = (load_model(str(options[name]), "cpu") for name in ("whole", "pruned"))

@@ -98,7 +98,7 @@ def _batch(model: Any) -> dict[str, Any]:
     """A few made-up tokens; the labels are such that every model has a loss."""
     import torch
 
-    from headprune.structure.run import example_inputs
+    from headprune.structure.dummy_inputs import example_inputs
 
     batch = example_inputs(model, batch=2, length=16)
     if "decoder_input_ids" in batch:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import headprune as hp
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.find import model_structure
-from headprune.structure.run import example_inputs
 from tests.families.tiny import tiny_model
 
 
