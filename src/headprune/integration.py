@@ -26,8 +26,7 @@ def install() -> None:
 
 
 def _patch_models(module: ModuleType) -> None:
-    from headprune.checkpoint.load import from_pretrained, restore_
-    from headprune.checkpoint.save import save_pretrained
+    from headprune.checkpoint.pretrained import from_pretrained, restore_, save_pretrained
     from headprune.hooks import register_attention_function
 
     register_attention_function()

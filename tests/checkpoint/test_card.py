@@ -6,7 +6,7 @@ import copy
 
 from transformers import AutoModelForSequenceClassification
 
-from headprune.checkpoint.save import END, model_card
+from headprune.checkpoint.pretrained import END, model_card
 
 
 def test_the_model_card_lists_what_was_removed_by_what_and_on_what(pruned, folder):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from headprune.checkpoint.companions import check_companions, copy_companions, new_model_folder
+from headprune.checkpoint.out_folder import check_companions, copy_companions, new_model_folder
 from headprune.errors import CheckpointError
 
 

@@ -7,7 +7,8 @@ import logging
 import pytest
 import transformers
 
-from headprune.checkpoint.load_model import check_writable, load_model, quiet_transformers
+from headprune.checkpoint.load_model import load_model, quiet_transformers
+from headprune.checkpoint.out_folder import check_writable
 from headprune.errors import CheckpointError
 from tests.families.tiny import tiny_model
 from tests.lab.models.toy import tiny

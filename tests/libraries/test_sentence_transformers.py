@@ -42,7 +42,7 @@ def test_sentence_transformers_gives_the_masked_models_embeddings(minilm_model, 
     """`SentenceTransformer(folder)` on a pruned MiniLM, made by the command line."""
     from sentence_transformers import SentenceTransformer
 
-    from headprune.checkpoint.companions import copy_companions
+    from headprune.checkpoint.out_folder import copy_companions
 
     whole = SentenceTransformer(str(minilm), device="cpu")
     mask = half(minilm_model)

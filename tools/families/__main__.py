@@ -16,7 +16,7 @@ from tools.families.families import counted, read_families, to_dict, write_famil
 from tools.families.page import families_page
 from tools.families.processes import LIMIT, verify_types
 
-from headprune.checkpoint.load_model import check_writable
+from headprune.checkpoint.out_folder import check_writable
 from headprune.errors import HeadpruneError, UnknownNameError
 from headprune.files import write_text
 from headprune.model_checks import Verdict

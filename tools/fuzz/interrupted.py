@@ -170,8 +170,8 @@ def model_case(folder: Path) -> Case:
     from tests.families.tiny import full_mask, tiny_model
 
     import headprune as hp
-    from headprune.checkpoint.companions import RESULT as PRUNED
-    from headprune.checkpoint.companions import new_model_folder
+    from headprune.checkpoint.out_folder import RESULT as PRUNED
+    from headprune.checkpoint.out_folder import new_model_folder
 
     source, out = folder / "source", folder / "out"
     source.mkdir()

@@ -21,8 +21,8 @@ import torch
 from tools.fuzz.targets import heads, target
 
 import headprune as hp
-from headprune.checkpoint.companions import check_companions, new_model_folder
-from headprune.checkpoint.save import model_card
+from headprune.checkpoint.out_folder import check_companions, new_model_folder
+from headprune.checkpoint.pretrained import model_card
 from headprune.errors import FileFormatError, HeadpruneError
 from headprune.files import write_text
 from headprune.jobs import functions as functions_job

@@ -8,7 +8,7 @@ from torch import nn
 
 from headprune.checkpoint import config_entry
 from headprune.checkpoint.exports import exports
-from headprune.checkpoint.save import model_card, save_beside
+from headprune.checkpoint.pretrained import model_card, save_beside
 from headprune.errors import CheckpointError
 from headprune.types import Batch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,23 +69,6 @@ def model_class(config: Config) -> Any:
     return transformers.AutoModel
 
 
-def auto_classes(kind: type) -> list[str]:
-    """The Auto classes that make a class; none if it only has the name of one of the library's."""
-    import transformers
-    from transformers.models.auto import modeling_auto
-
-    name = kind.__name__
-    if getattr(transformers, name, None) is not kind:
-        return []
-    found = []
-    for auto, cls in vars(modeling_auto).items():
-        if auto.startswith("AutoModel"):
-            names = getattr(cls._model_mapping, "_model_mapping", {})  # of configs -> of classes, nothing is imported
-            made = [one for value in dict(names).values() for one in ([value] if isinstance(value, str) else value)]
-            found += [auto] if name in made else []
-    return found
-
-
 def quiet_transformers() -> None:
     """Loading reports and progress bars of transformers would drown ours, unless somebody looks for a fault."""
     import transformers
@@ -94,17 +76,3 @@ def quiet_transformers() -> None:
     if not log.isEnabledFor(logging.DEBUG):
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-
-
-def check_writable(folder: Path, source: str | None = None) -> Path:
-    """Find out before the work, not after it. What took training to make is not replaced by what is made of it."""
-    if source is not None and Path(source).is_dir() and folder.resolve() == Path(source).resolve():
-        raise CheckpointError(f"--out '{folder}' is the model itself, which would be lost. Choose another --out.")
-    existing = folder
-    while not existing.exists():
-        existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise CheckpointError(
-            f"'{folder}' cannot be written: '{existing}' is not a writable folder. Choose another --out."
-        )
-    return folder

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headprune.checkpoint.companions import check_companions, new_model_folder
 from headprune.checkpoint.export import export as export_model
 from headprune.checkpoint.exports import exports
 from headprune.checkpoint.load_model import load_model
-from headprune.checkpoint.out_folder import open_out
+from headprune.checkpoint.out_folder import check_companions, new_model_folder, open_out
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.export import ExportOptions
 

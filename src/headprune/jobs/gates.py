@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from headprune.checkpoint.companions import check_companions, new_model_folder
-from headprune.checkpoint.out_folder import open_out
+from headprune.checkpoint.out_folder import check_companions, new_model_folder, open_out
 from headprune.errors import FileFormatError, GateError, HeadpruneError
 from headprune.files import bounded_text, loads, write_text
 from headprune.gates import Gates, Objective, attach_gates, gates_of

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, cast
 from torch import nn
 
 from headprune.budgets import Budget, Selection, budgets, find_mask, select
-from headprune.checkpoint.companions import RESULT, check_companions, new_model_folder
 from headprune.checkpoint.load_model import load_model
-from headprune.checkpoint.out_folder import OutFolder, check_room, open_out
+from headprune.checkpoint.out_folder import RESULT, OutFolder, check_companions, check_room, new_model_folder, open_out
 from headprune.cost.measurement import sized_example
 from headprune.errors import MaskError
 from headprune.files import write_text

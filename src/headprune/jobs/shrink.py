@@ -12,9 +12,8 @@ from typing import Any, ClassVar, cast
 
 from torch import nn
 
-from headprune.checkpoint.companions import check_companions, new_model_folder
 from headprune.checkpoint.load_model import load_model
-from headprune.checkpoint.out_folder import OutFolder, open_out
+from headprune.checkpoint.out_folder import OutFolder, check_companions, new_model_folder, open_out
 from headprune.errors import FileFormatError
 from headprune.files import WorkParts, write_text
 from headprune.heads import HeadScores

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headprune.checkpoint.companions import new_model_folder
-from headprune.checkpoint.out_folder import OutFolder
+from headprune.checkpoint.out_folder import OutFolder, new_model_folder
 from headprune.files import noted_steps, write_text
 from headprune.structure.find import find_heads
 from headprune.tasks import Evaluation, ScoreSummary, Task, evaluate

@@ -1,4 +1,4 @@
-"""Making edits on a model, in memory or while its empty skeleton is loaded, and undoing them; what stands in for layers.
+"""Making edits on a model, in memory or on an empty skeleton, and undoing them; what stands in for layers.
 
 The stub of an output projection saves a `weight` of one number. A checkpoint with it cannot be loaded by plain
 transformers without a size-mismatch error, so a model with emptied sites is never silently filled with random weights.

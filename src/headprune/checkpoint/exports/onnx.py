@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headprune.checkpoint.exports.registry import exports
-from headprune.checkpoint.save import ONNX, ONNX_INT8
+from headprune.checkpoint.pretrained import ONNX, ONNX_INT8
 from headprune.errors import ExampleError, MissingExtraError, UnsupportedModelError, VerificationError
 from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.find import unwrapped

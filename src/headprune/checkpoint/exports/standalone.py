@@ -10,7 +10,7 @@ from torch import nn
 
 from headprune.checkpoint import config_entry
 from headprune.checkpoint.exports.registry import exports
-from headprune.checkpoint.load_model import auto_classes
+from headprune.checkpoint.pretrained import auto_classes
 from headprune.checkpoint.source_bundle import bundle
 from headprune.errors import UnsupportedModelError
 from headprune.files import write_text
