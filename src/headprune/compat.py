@@ -14,7 +14,8 @@ from headprune.checkpoint.config_entry import V4_ENTRY, has_plain_layers, note_p
 from headprune.errors import MaskError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.masking import masked
-from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.find import find_heads
+from headprune.structure.run import unwrapped
 from headprune.surgery.prune import prune_
 
 Layer = TypeVar("Layer", bound=nn.Module)

@@ -14,7 +14,8 @@ from headprune.errors import MaskError, UnknownNameError
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.heads.headmap import NEURONS
 from headprune.registry import hint
-from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.find import find_heads
+from headprune.structure.run import unwrapped
 
 EmptySite = Literal["bias", "skip"]
 HeadWeights = Mapping[str, "Tensor | Sequence[float]"]

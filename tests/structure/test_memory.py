@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import headprune as hp
-from headprune.structure import find, memory
+from headprune.structure import find
 from headprune.structure.dummy_inputs import example_inputs
 from headprune.surgery.prune import prune_with_report, temporarily_pruned
 from tests.families.tiny import tiny_model
@@ -131,16 +131,16 @@ def test_no_history_is_kept(family):
     model = tiny_model(family)
     structure = find.model_structure(model)
     assert structure.is_light()
-    assert memory.known_structure(model, None, neurons=False) is structure
+    assert find.known_structure(model, None, neurons=False) is structure
 
 
 def test_a_large_example_is_not_kept(monkeypatch):
     """Heads are remembered, what the blocks received is not."""
-    monkeypatch.setattr(memory, "MOST_BYTES", 100)
+    monkeypatch.setattr(find, "MOST_BYTES", 100)
     model = tiny_model("bert")
     heads = hp.find_heads(model)
-    assert memory.known_structure(model, None, neurons=False) is None
-    assert memory.known_heads(model, neurons=False) is heads
+    assert find.known_structure(model, None, neurons=False) is None
+    assert find.known_heads(model, neurons=False) is heads
 
 
 def test_what_is_known_goes_with_the_model():

@@ -15,7 +15,8 @@ from headprune.heads.mask import Unit
 from headprune.heads.scores import Normalize, Per, plain_map
 from headprune.heads.scores import select as select_by_count
 from headprune.registry import hint
-from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.find import find_heads
+from headprune.structure.run import unwrapped
 from headprune.surgery.edits import Gqa
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from torch import nn
 
-from headprune.errors import CheckpointError, HeadpruneError, MaskError
+from headprune.errors import CheckpointError, HeadpruneError, MaskError, UnsupportedModelError
 from headprune.files import bounded_text, loads
 from headprune.heads import HeadMap, HeadMask, Site
 from headprune.types import Config
@@ -204,3 +206,58 @@ def note_pruned_heads(config: Config, heads: HeadMap) -> None:
             if site.num_heads < site.original_num_heads
         }
         setattr(config, V4_ENTRY, gone)
+
+
+def remembered_sites(model: nn.Module, found: Mapping[str, Site], *, neurons: bool) -> dict[str, Site]:
+    """Sites as an earlier pruning recorded them, under this model's paths; emptied ones included."""
+    sites: dict[str, Site] = {}
+    for prefix, part, entry in pruned_parts(model):
+        recorded = {}
+        for site in recorded_heads(entry):
+            place = find_module(part, site.path)
+            if place is None or (site.is_neurons and not neurons):
+                continue  # a part that this class of the model does not have
+            path = f"{prefix}{place[0]}"
+            here = found.get(path)
+            if site.num_heads and here is None:
+                continue  # this class has the block but does not run it
+            if site.num_heads and here is not None and here.num_heads != site.num_heads:
+                raise UnsupportedModelError(
+                    f"The config says that {site.id} has {site.num_heads} heads left; {here.num_heads} were found at "
+                    f"{path}. The model was changed after it was pruned, or its config was edited."
+                )
+            output = path.removesuffix(site.path) + site.output
+            recorded[path] = dataclasses.replace(site, path=path, output=output)
+        sites |= _named_as_whole(model, prefix, recorded, found) if prefix else recorded
+    return sites
+
+
+def _named_as_whole(
+    model: nn.Module, prefix: str, recorded: Mapping[str, Site], found: Mapping[str, Site]
+) -> dict[str, Site]:
+    """Sites of a pruned model inside another: the numbers of their heads are its own, their names the whole's."""
+    if all(found[path].id == site.id for path, site in recorded.items() if path in found) and not found.keys() - {
+        *recorded
+    }:
+        return dict(recorded)
+    if emptied := [site.id for site in recorded.values() if not site.num_heads]:
+        raise UnsupportedModelError(
+            f"{prefix.removesuffix('.')} in {type(model).__name__} was pruned by itself and has sites without heads "
+            f"({', '.join(emptied[:3])}), whose names in the whole are not known. Work on that part: "
+            f"model.get_submodule('{prefix.removesuffix('.')}')."
+        )
+    names = ("id", "component", "layer", "layers", "tower")
+    return {
+        path: dataclasses.replace(site, **{name: getattr(found[path], name) for name in names})
+        for path, site in recorded.items()
+    }
+
+
+def emptied_paths(model: nn.Module) -> list[str]:
+    """Blocks that an earlier pruning took all heads from."""
+    return [
+        f"{prefix}{place[0]}"
+        for prefix, part, entry in pruned_parts(model)
+        for site in recorded_heads(entry)
+        if not site.num_heads and (place := find_module(part, site.path)) is not None
+    ]

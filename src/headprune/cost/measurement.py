@@ -19,8 +19,8 @@ from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.errors import HeadpruneError
 from headprune.heads import HeadMap
 from headprune.structure.dummy_inputs import example_inputs
-from headprune.structure.find import find_heads, unwrapped
-from headprune.structure.run import run, same_attributes, to_model
+from headprune.structure.find import find_heads
+from headprune.structure.run import run, same_attributes, to_model, unwrapped
 from headprune.types import Args, Batch, Function, Kwargs
 
 

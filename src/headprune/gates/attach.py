@@ -12,8 +12,8 @@ from headprune.gates.distributions import ExactK, Gate, GateOptions, Rule, gates
 from headprune.gates.model_gates import GatedSite, Gates
 from headprune.heads import HeadMap, Site, canonical_component
 from headprune.hooks import is_gated
-from headprune.structure.find import find_heads, unwrapped
-from headprune.structure.memory import remember
+from headprune.structure.find import find_heads, remember
+from headprune.structure.run import unwrapped
 from headprune.types import Batch
 
 GateFactory = Callable[[int], Gate]

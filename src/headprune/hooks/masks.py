@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from headprune import patches
 from headprune.errors import MaskError
-from headprune.hooks.scope import own_scope
-from headprune.hooks.unfused_attention import called_projections, keep_open_, let_close_
+from headprune.hooks.scope import called_projections, own_scope
+from headprune.hooks.unfused_attention import keep_open_, let_close_
 from headprune.types import Args, Function
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from headprune.hooks.scope import own_scope, settled
+from headprune.hooks.scope import called_projections, own_scope, settled
 from headprune.hooks.tracing import wrapped_attention
-from headprune.hooks.unfused_attention import called_projections
 from headprune.types import Args, Function
 
 

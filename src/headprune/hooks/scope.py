@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any, NoReturn
@@ -20,6 +20,8 @@ from torch.utils.hooks import RemovableHandle
 
 from headprune import patches
 from headprune.errors import MaskError, UnsupportedModelError
+from headprune.hooks.unfused_attention import BARE_OUTPUT, opened
+from headprune.structure.adapters import unfused_attention
 from headprune.types import Args, Function
 
 _scopes: ContextVar[tuple[Scope, ...]] = ContextVar("headprune_scopes", default=())
@@ -210,3 +212,19 @@ def _owners(top: FrameType | None) -> list[object]:
         elif owner is not None:
             found.append(owner)
     return found
+
+
+@contextmanager
+def called_projections(model: nn.Module) -> Iterator[None]:
+    """Let every attention of the model call its output projection as a module, so that hooks on it fire."""
+    forms = unfused_attention(model)
+    with opened(forms) if forms else nullcontext():
+        yield
+
+
+@contextmanager
+def joined_heads(model: nn.Module) -> Iterator[None]:
+    """Let every output projection be a module (XLNet's is a parameter) until the block ends."""
+    forms = {module: form for module, form in unfused_attention(model).items() if form == BARE_OUTPUT}
+    with opened(forms) if forms else nullcontext():
+        yield

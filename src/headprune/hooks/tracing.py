@@ -17,8 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from headprune import patches
 from headprune.hooks.multihead import SlicedMultihead
-from headprune.hooks.scope import outside_scopes, own_scope, settled
-from headprune.hooks.unfused_attention import called_projections
+from headprune.hooks.scope import called_projections, outside_scopes, own_scope, settled
 from headprune.types import Args, Function, Kwargs
 
 

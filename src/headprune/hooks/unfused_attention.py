@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headprune import patches
 from headprune.hooks.multihead import multihead_attention
-from headprune.structure.adapters import adapter_for
+from headprune.structure.adapters import MULTIHEAD, unfused_form
 
 JOINED_HEADS = "heads_joined"  # the name of the child that stands for XLNet's bare parameter
 
@@ -153,7 +153,8 @@ class UnfusedBareOutput(Unfused):
 
 
 # What adapters and edits call them.
-FORMS: dict[str, type[Unfused]] = {"gated_bias": UnfusedGatedBias, "bare_output": UnfusedBareOutput}
+BARE_OUTPUT = "bare_output"
+FORMS: dict[str, type[Unfused]] = {"gated_bias": UnfusedGatedBias, BARE_OUTPUT: UnfusedBareOutput}
 _lock = threading.RLock()
 _blocks: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # attention -> blocks of code that need it open
 
@@ -162,33 +163,6 @@ def unfused(module: nn.Module) -> Unfused | None:
     """What stands in for a method of this attention now."""
     found = [vars(module).get(method) for method in ("forward", "post_attention")]
     return next((one for one in found if isinstance(one, Unfused)), None)
-
-
-def _form(module: nn.Module) -> type[Unfused] | None:
-    """How an attention is opened; None where there is nothing to open."""
-    name = adapter_for(module).unfused
-    if name:
-        return FORMS[name]
-    return UnfusedMultihead if type(module) is nn.MultiheadAttention else None
-
-
-@contextmanager
-def called_projections(model: nn.Module) -> Iterator[None]:
-    """Let every attention of the model call its output projection as a module, so that hooks on it fire.
-
-    The fast path of PyTorch's encoder layers does not even call the attention: it is off until the block ends.
-    """
-    forms = {module: form for module in model.modules() if (form := _form(module)) is not None}
-    with patches.no_multihead_fast_path() if UnfusedMultihead in forms.values() else nullcontext(), _opened(forms):
-        yield
-
-
-@contextmanager
-def joined_heads(model: nn.Module) -> Iterator[None]:
-    """Let every output projection be a module (XLNet's is a parameter) until the block ends."""
-    forms = {module: form for module in model.modules() if (form := _form(module)) is UnfusedBareOutput}
-    with _opened(forms):
-        yield
 
 
 def projection_at(model: nn.Module, path: str) -> nn.Module:
@@ -200,16 +174,25 @@ def projection_at(model: nn.Module, path: str) -> nn.Module:
 
 
 @contextmanager
-def _opened(forms: Mapping[nn.Module, type[Unfused]]) -> Iterator[None]:
+def opened(forms: Mapping[nn.Module, str]) -> Iterator[None]:
+    """Let these attentions call their output projections as modules.
+
+    The fast path of PyTorch's encoder layers does not even call the attention: it is off until the block ends.
+    """
     done = []
-    try:
-        for module, form in forms.items():
-            _open(module, form)
-            done.append(module)
-        yield
-    finally:
-        for module in done:
-            _close(module)
+    with patches.no_multihead_fast_path() if MULTIHEAD in forms.values() else nullcontext():
+        try:
+            for module, form in forms.items():
+                _open(module, _class_of(form))
+                done.append(module)
+            yield
+        finally:
+            for module in done:
+                _close(module)
+
+
+def _class_of(form: str) -> type[Unfused]:
+    return UnfusedMultihead if form == MULTIHEAD else FORMS[form]
 
 
 def _open(module: nn.Module, form: type[Unfused]) -> None:
@@ -232,9 +215,9 @@ def keep_open_(module: nn.Module, form: str = "", kept: tuple[int, ...] | None =
 
     `form` is one of `FORMS`; without one, the module's own, if it has any.
     """
-    made = FORMS[form] if form else _form(module)
-    if made is None:
+    if not form and not (form := unfused_form(module)):
         return lambda: None
+    made = _class_of(form)
     found = unfused(module) or made(module)
     if unfused(module) is None:
         found.install()

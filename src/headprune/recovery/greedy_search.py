@@ -20,7 +20,8 @@ from headprune.recovery.sequential import recoveries
 from headprune.scoring import score
 from headprune.scoring.context import ExampleLoss, ScoringContext, batch_rows, batches_of, evaluation, on_device
 from headprune.scoring.run import scorers, unit_options
-from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.find import find_heads
+from headprune.structure.run import unwrapped
 from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 from headprune.types import Batch
 

@@ -19,7 +19,8 @@ from headprune.recovery.walks import walks
 from headprune.registry import check_options
 from headprune.scoring.context import ExampleLoss, ScoringContext, batches_of, evaluation
 from headprune.structure import projections
-from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.find import find_heads
+from headprune.structure.run import unwrapped
 from headprune.surgery.prune import refuse_unfit_models
 
 

@@ -14,7 +14,8 @@ from torch import nn
 from headprune.files import WorkParts
 from headprune.heads import HeadMap, HeadScores
 from headprune.scoring.run import score, scorers
-from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.find import find_heads
+from headprune.structure.run import unwrapped
 from headprune.types import Batch
 
 PART = 16  # batches a part

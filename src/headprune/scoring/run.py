@@ -18,7 +18,8 @@ from headprune.heads.mask import Unit
 from headprune.masking import masked
 from headprune.registry import NamedItems, check_options
 from headprune.scoring.context import ExampleLoss, LossFunction, ScoringContext, batches_of, equations_of, evaluation
-from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.find import find_heads
+from headprune.structure.run import unwrapped
 
 
 def score(

@@ -28,7 +28,8 @@ from headprune.shrink.closeness import Closeness, WholeAnswers
 from headprune.shrink.hold_out import held_out
 from headprune.shrink.own_answers import with_own_labels
 from headprune.shrink.shrunk import Shrunk, Size, Speed
-from headprune.structure.find import find_parts, unwrapped
+from headprune.structure.find import find_parts
+from headprune.structure.run import unwrapped
 from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import prune_with_report, refuse_unfit_models, refuse_unpruned_repair, temporarily_pruned
 

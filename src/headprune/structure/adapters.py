@@ -228,3 +228,16 @@ AROUND = re.compile(
 
 def adapter_for(module: nn.Module) -> Adapter:
     return adapters.find(type(module).__name__) or Adapter()
+
+
+MULTIHEAD = "multihead"  # the form of PyTorch's own attention
+
+
+def unfused_attention(model: nn.Module) -> dict[nn.Module, str]:
+    """Attention whose code uses the weights of its output projection without calling it, and the form of each."""
+    forms = {module: unfused_form(module) for module in model.modules()}
+    return {module: form for module, form in forms.items() if form}
+
+
+def unfused_form(module: nn.Module) -> str:
+    return MULTIHEAD if type(module) is nn.MultiheadAttention else adapter_for(module).unfused

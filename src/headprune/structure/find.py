@@ -1,21 +1,23 @@
-"""`find_heads`: what a trace of the model showed, as sites with names; with a memory of earlier prunings."""
+"""`find_heads`: what a trace of the model showed, as sites with names; remembered until the model changes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from headprune.checkpoint import config_entry
 from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
 from headprune.heads import HeadMap, Site, Skipped
-from headprune.hooks import alone_with, paused_gates, settled
+from headprune.hooks import JoinedHeads, alone_with, paused_gates, settled
 from headprune.structure.dummy_inputs import example_inputs
-from headprune.structure.memory import ModelStructure, known_heads, known_structure, remember_structure
 from headprune.structure.neurons import FeedForward, find_feed_forward
 from headprune.structure.optional_inputs import fullest, longer_examples
+from headprune.structure.run import unwrapped
 from headprune.structure.site_names import SiteAddress, name_neurons, name_sites
 from headprune.structure.trace import AttentionBlock, attention_blocks, traced_run
 from headprune.types import Batch
@@ -103,7 +105,7 @@ class _Look:
 def _look(model: nn.Module, inputs: Batch, neurons: bool, *, is_made: bool) -> _Look:
     with traced_run(model, inputs, is_made=is_made) as traced:
         blocks, skipped = attention_blocks(traced)
-        closed = [item.path for item in skipped if not _holds(item.path, _emptied_paths(model))]
+        closed = [item.path for item in skipped if not _holds(item.path, config_entry.emptied_paths(model))]
         parts, without = find_feed_forward(traced, blocks, closed) if neurons else ([], [])
     return _Look(blocks, skipped, parts, without, traced.replaced)
 
@@ -202,7 +204,7 @@ def _structure(
     sites |= {
         part.output: _neuron_site(part, name) for part, name in zip(parts, name_neurons(model, parts), strict=True)
     }
-    sites |= _remembered_sites(model, sites, neurons=neurons)
+    sites |= config_entry.remembered_sites(model, sites, neurons=neurons)
     model_type = str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)
     emptied = [site.path for site in sites.values() if not site.num_heads]
     left = tuple(item for item in skipped if not any(_related(item.path, path) for path in emptied))
@@ -233,78 +235,6 @@ def _neuron_site(part: FeedForward, name: SiteAddress) -> Site:
     )
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model behind `torch.compile`, peft's wrapper, `DataParallel` and `DistributedDataParallel`."""
-    compiled, base = getattr(model, "_orig_mod", None), getattr(model, "get_base_model", None)
-    if isinstance(compiled, nn.Module):
-        return unwrapped(compiled)
-    if hasattr(model, "peft_config") and base is not None:
-        return unwrapped(base())
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return unwrapped(model.module)
-    if any(hasattr(module, "_fsdp_wrapped_module") for module in model.modules()):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} holds FullyShardedDataParallel modules, which keep their weights in flat pieces. "
-            "Find, mask and prune heads before the model is wrapped."
-        )
-    return model
-
-
-def _remembered_sites(model: nn.Module, found: Mapping[str, Site], *, neurons: bool) -> dict[str, Site]:
-    """Sites as an earlier pruning recorded them, under this model's paths; emptied ones included."""
-    sites: dict[str, Site] = {}
-    for prefix, part, entry in config_entry.pruned_parts(model):
-        recorded = {}
-        for site in config_entry.recorded_heads(entry):
-            place = config_entry.find_module(part, site.path)
-            if place is None or (site.is_neurons and not neurons):
-                continue  # a part that this class of the model does not have
-            path = f"{prefix}{place[0]}"
-            here = found.get(path)
-            if site.num_heads and here is None:
-                continue  # this class has the block but does not run it
-            if site.num_heads and here is not None and here.num_heads != site.num_heads:
-                raise UnsupportedModelError(
-                    f"The config says that {site.id} has {site.num_heads} heads left; {here.num_heads} were found at "
-                    f"{path}. The model was changed after it was pruned, or its config was edited."
-                )
-            output = path.removesuffix(site.path) + site.output
-            recorded[path] = dataclasses.replace(site, path=path, output=output)
-        sites |= _named_as_whole(model, prefix, recorded, found) if prefix else recorded
-    return sites
-
-
-def _named_as_whole(
-    model: nn.Module, prefix: str, recorded: Mapping[str, Site], found: Mapping[str, Site]
-) -> dict[str, Site]:
-    """Sites of a pruned model inside another: the numbers of their heads are its own, their names the whole's."""
-    if all(found[path].id == site.id for path, site in recorded.items() if path in found) and not found.keys() - {
-        *recorded
-    }:
-        return dict(recorded)
-    if emptied := [site.id for site in recorded.values() if not site.num_heads]:
-        raise UnsupportedModelError(
-            f"{prefix.removesuffix('.')} in {type(model).__name__} was pruned by itself and has sites without heads "
-            f"({', '.join(emptied[:3])}), whose names in the whole are not known. Work on that part: "
-            f"model.get_submodule('{prefix.removesuffix('.')}')."
-        )
-    names = ("id", "component", "layer", "layers", "tower")
-    return {
-        path: dataclasses.replace(site, **{name: getattr(found[path], name) for name in names})
-        for path, site in recorded.items()
-    }
-
-
-def _emptied_paths(model: nn.Module) -> list[str]:
-    """Blocks that an earlier pruning took all heads from."""
-    return [
-        f"{prefix}{place[0]}"
-        for prefix, part, entry in config_entry.pruned_parts(model)
-        for site in config_entry.recorded_heads(entry)
-        if not site.num_heads and (place := config_entry.find_module(part, site.path)) is not None
-    ]
-
-
 def _holds(path: str, emptied: Sequence[str]) -> bool:
     """Whether an emptied block is inside: a layer looks strange without its attention, and the rest of it is sound."""
     return any(block.startswith(f"{path}.") for block in emptied)
@@ -313,3 +243,115 @@ def _holds(path: str, emptied: Sequence[str]) -> bool:
 def _related(path: str, emptied: str) -> bool:
     """Whether something skipped is the placeholder of an emptied site (or a parent, if that has no weights left)."""
     return f"{path}.".startswith(f"{emptied}.") or f"{emptied}.".startswith(f"{path}.")
+
+
+MOST_BYTES = 1 << 26  # that the recorded calls of one model may hold: an example of ours is far smaller
+
+
+@dataclass(frozen=True)
+class ModelStructure:
+    """The heads of a model together with the block of each site (emptied sites have none).
+
+    Blocks are named by their paths, so that it holds for a copy of the model, too. Besides, it keeps the inputs that
+    each block received, without their history: no autograd graph lives on in it.
+    """
+
+    heads: HeadMap
+    blocks: Mapping[str, AttentionBlock]
+    feed_forward: Mapping[str, FeedForward] = field(default_factory=dict)  # of neurons, if they were asked for
+    attention: ModelStructure | None = None  # the same without neurons, then
+
+    def is_light(self) -> bool:
+        """Whether it may be kept: what blocks received is small, and free of history."""
+        calls = [*(block.call for block in self.blocks.values()), *(part.call for part in self.feed_forward.values())]
+        held = {t.untyped_storage()._cdata: t for call in calls for t in _tensors((call.args, call.kwargs))}
+        total = sum(tensor.untyped_storage().nbytes() for tensor in held.values())
+        return total <= MOST_BYTES and not any(tensor.grad_fn is not None for tensor in held.values())
+
+
+def _tensors(value: object, depth: int = 5) -> Iterator[Tensor]:
+    """Also those inside objects of the model's own making."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, list | tuple | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item, depth - 1)
+    elif depth and hasattr(value, "__dict__") and not isinstance(value, nn.Module | type):
+        yield from _tensors(vars(value), depth - 1)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Heads, and if they are known the blocks, of a model in a certain state."""
+
+    fingerprint: int
+    heads: Mapping[bool, HeadMap]  # with neurons and without, as far as it is known
+    structures: Mapping[bool, ModelStructure] = field(default_factory=dict)
+    example: tuple[tuple[str, object], ...] | None = None  # names and weak references; None if it was made here
+
+
+_found: weakref.WeakKeyDictionary[nn.Module, _Found] = weakref.WeakKeyDictionary()
+
+
+def remember(model: nn.Module, heads: HeadMap) -> None:
+    """Save the next `find_heads` its work; what else was known of the model is forgotten."""
+    every = {False: heads} if heads.attention is heads else {False: heads.attention, True: heads}
+    _found[model] = _Found(_fingerprint(model), every)
+
+
+def remember_structure(model: nn.Module, structure: ModelStructure, example: Batch | None) -> None:
+    """Save whoever asks next an examination."""
+    every = {False: structure.attention or structure, **({True: structure} if structure.attention else {})}
+    heads = {neurons: one.heads for neurons, one in every.items()}
+    _found[model] = _Found(_fingerprint(model), heads, every if structure.is_light() else {}, _reference(example))
+
+
+def known_heads(model: nn.Module, *, neurons: bool) -> HeadMap | None:
+    """What `find_heads` said of the model as it is."""
+    found = _valid(model)
+    return found.heads.get(neurons) if found is not None else None
+
+
+def known_structure(model: nn.Module, example: Batch | None, *, neurons: bool) -> ModelStructure | None:
+    """What an examination found, by this example if one is given."""
+    found = _valid(model)
+    if found is None or (example is not None and not _is_same(found.example, example)):
+        return None
+    return found.structures.get(neurons)
+
+
+def forget(model: nn.Module) -> None:
+    _found.pop(model, None)
+
+
+def _valid(model: nn.Module) -> _Found | None:
+    found = _found.get(model)
+    if found is not None and found.fingerprint != _fingerprint(model):
+        forget(model)
+        return None
+    return found
+
+
+def _reference(example: Batch | None) -> tuple[tuple[str, object], ...] | None:
+    if example is None:
+        return None
+    return tuple((name, weakref.ref(x) if isinstance(x, Tensor) else x) for name, x in example.items())
+
+
+def _is_same(known: tuple[tuple[str, object], ...] | None, example: Batch) -> bool:
+    if known is None or [name for name, _ in known] != list(example):
+        return False
+    before = [value() if isinstance(value, weakref.ref) else value for _, value in known]
+    return all(old is new for old, new in zip(before, example.values(), strict=True))
+
+
+def _fingerprint(model: nn.Module) -> int:
+    """Changes whenever a module or the shape, type or place of a weight does, or what computes attention."""
+    parts: list[object] = []
+    for name, module in model.named_modules():
+        if isinstance(module, JoinedHeads):
+            continue  # it comes and goes with blocks of code, of other threads, too
+        weights = tuple((n, p.shape, p.dtype, p.device) for n, p in module._parameters.items() if p is not None)
+        config = vars(module).get("config")
+        parts.append((name, id(module), type(module), weights, getattr(config, "_attn_implementation", None)))
+    return hash((tuple(parts), torch.get_default_dtype()))

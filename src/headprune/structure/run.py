@@ -17,7 +17,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from headprune.errors import ExampleError, HeadpruneError
+from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
 from headprune.hooks import SavedCall
 from headprune.types import Batch, Kwargs
 
@@ -299,3 +299,20 @@ def same_attributes(model: nn.Module) -> Iterator[ModelState]:
         yield state
     finally:
         state.restore()
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model behind `torch.compile`, peft's wrapper, `DataParallel` and `DistributedDataParallel`."""
+    compiled, base = getattr(model, "_orig_mod", None), getattr(model, "get_base_model", None)
+    if isinstance(compiled, nn.Module):
+        return unwrapped(compiled)
+    if hasattr(model, "peft_config") and base is not None:
+        return unwrapped(base())
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module)
+    if any(hasattr(module, "_fsdp_wrapped_module") for module in model.modules()):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} holds FullyShardedDataParallel modules, which keep their weights in flat pieces. "
+            "Find, mask and prune heads before the model is wrapped."
+        )
+    return model

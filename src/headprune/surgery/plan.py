@@ -11,7 +11,7 @@ from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.heads import HeadMap, HeadMask
 from headprune.masking import EmptySite
 from headprune.structure.dummy_inputs import example_inputs
-from headprune.structure.find import unwrapped
+from headprune.structure.run import unwrapped
 from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import temporarily_pruned
 from headprune.types import Batch

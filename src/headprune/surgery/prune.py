@@ -18,9 +18,8 @@ from headprune.heads import HeadMap, HeadMask
 from headprune.hooks import alone_with, is_gated, joined_heads
 from headprune.masking import EmptySite, is_masked, masked
 from headprune.structure.dummy_inputs import example_inputs
-from headprune.structure.find import examined, find_heads, model_structure, unwrapped
-from headprune.structure.memory import ModelStructure, known_structure, remember
-from headprune.structure.run import Difference, answer_tensors, eval_mode, run, same_attributes
+from headprune.structure.find import ModelStructure, examined, find_heads, known_structure, model_structure, remember
+from headprune.structure.run import Difference, answer_tensors, eval_mode, run, same_attributes, unwrapped
 from headprune.surgery.apply import Journal, apply_, tie_again_
 from headprune.surgery.edits import Cut, Edits, Gqa, cut_site
 from headprune.surgery.remove import EquivalenceCheck, remove_heads, remove_neurons

@@ -17,7 +17,8 @@ from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.scoring.ablation_engine import Ablations, ablate
 from headprune.scoring.context import ROW, ExampleLoss, ScoringContext, evaluation, on_device
 from headprune.scoring.resumable import work_key
-from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.find import find_heads
+from headprune.structure.run import unwrapped
 from headprune.tasks.metrics import Metric, accuracy, correct
 from headprune.tasks.task import Evaluation, Task, evaluate
 from headprune.types import Batch

@@ -19,8 +19,7 @@ from headprune.checkpoint.exports.registry import exports
 from headprune.checkpoint.pretrained import ONNX, ONNX_INT8
 from headprune.errors import ExampleError, MissingExtraError, UnsupportedModelError, VerificationError
 from headprune.structure.dummy_inputs import example_inputs
-from headprune.structure.find import unwrapped
-from headprune.structure.run import difference, eval_mode, takes_use_cache, to_model
+from headprune.structure.run import difference, eval_mode, takes_use_cache, to_model, unwrapped
 from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 from headprune.types import Batch, Config, Outputs
 

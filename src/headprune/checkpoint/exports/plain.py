@@ -24,8 +24,8 @@ from headprune.checkpoint.exports.standalone import MODULE
 from headprune.errors import HeadpruneError, UnsupportedModelError
 from headprune.heads import HeadMap, Site
 from headprune.structure.dummy_inputs import example_inputs
-from headprune.structure.find import find_heads, unwrapped
-from headprune.structure.run import difference, eval_mode, run
+from headprune.structure.find import find_heads
+from headprune.structure.run import difference, eval_mode, run, unwrapped
 from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 from headprune.types import Batch, Config
 

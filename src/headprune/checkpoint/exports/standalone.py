@@ -14,7 +14,7 @@ from headprune.checkpoint.pretrained import auto_classes
 from headprune.checkpoint.source_bundle import bundle
 from headprune.errors import UnsupportedModelError
 from headprune.files import write_text
-from headprune.structure.find import unwrapped
+from headprune.structure.run import unwrapped
 from headprune.surgery.prune import refuse_unfit_models, refuse_unpruned_repair
 from headprune.types import Batch
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
 from headprune.structure import projections
-from headprune.structure.find import model_structure, unwrapped
-from headprune.structure.memory import ModelStructure
+from headprune.structure.find import ModelStructure, model_structure
+from headprune.structure.run import unwrapped
 
 ROLES = ("query", "key", "value")
 Row = tuple[float | None, ...]

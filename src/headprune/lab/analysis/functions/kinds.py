@@ -23,7 +23,8 @@ from headprune.hooks import recorded_attention
 from headprune.lab.analysis.functions.sentences import Encoded, Sentence, encoded
 from headprune.scoring.context import evaluation
 from headprune.stats import proportion_interval
-from headprune.structure.find import find_heads, unwrapped
+from headprune.structure.find import find_heads
+from headprune.structure.run import unwrapped
 from headprune.tasks.tags import check_splits_words
 from headprune.types import Tokenizer
 
