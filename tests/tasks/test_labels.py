@@ -6,7 +6,7 @@ import pytest
 
 from headprune.errors import DataError
 from headprune.tasks import Source, find_task
-from headprune.tasks.labels import Labels
+from headprune.tasks.task import Labels
 
 
 def test_labels_in_words(tmp_path):

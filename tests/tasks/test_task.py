@@ -7,7 +7,7 @@ from transformers import BertConfig
 
 from headprune.errors import DataError
 from headprune.tasks import Source, find_task
-from headprune.tasks.labels import Labels
+from headprune.tasks.task import Labels
 from tests.tasks.toy import sentences, write_rows
 
 

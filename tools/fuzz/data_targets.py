@@ -15,12 +15,12 @@ from headprune.lab.analysis.functions.sentences import encoded, read_sentences
 from headprune.tasks.classification import GLUE, TextTask
 from headprune.tasks.encoded import EncodedTask
 from headprune.tasks.images import ImageTask
-from headprune.tasks.labels import Labels
 from headprune.tasks.language import LanguageTask
 from headprune.tasks.metrics import metrics
 from headprune.tasks.questions import QuestionTask
 from headprune.tasks.tables import Source, read_table
 from headprune.tasks.tags import TagTask
+from headprune.tasks.task import Labels
 from headprune.tasks.text.corpus import read_part
 from headprune.tasks.text.symbols import make_symbols, numbered, symbols_of
 from headprune.tasks.translation.pairs import Languages, read_pairs

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headprune.tasks.labels import LabelledTask, Labels, check_classes
 from headprune.tasks.metrics import CLASSES, NUMBERS, metrics
 from headprune.tasks.tables import SPLITS, Source
-from headprune.tasks.task import Batch, Examples, Features
+from headprune.tasks.task import Batch, Examples, Features, LabelledTask, Labels, check_classes
 from headprune.types import Outputs, Processor, Tokenizer
 
 Column = tuple[str | int, ...]  # names that a column has in different copies of a data set, or its number

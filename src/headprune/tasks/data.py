@@ -22,13 +22,12 @@ from headprune.scoring.context import model_inputs
 from headprune.tasks.classification import GLUE, Column, TextTask
 from headprune.tasks.encoded import EncodedTask
 from headprune.tasks.images import ImageTask
-from headprune.tasks.labels import Labels
 from headprune.tasks.language import LanguageTask, MaskedLanguageTask
 from headprune.tasks.metrics import metrics
 from headprune.tasks.questions import QuestionTask
 from headprune.tasks.tables import Source
 from headprune.tasks.tags import TagTask, splits_words
-from headprune.tasks.task import Examples, Task
+from headprune.tasks.task import Examples, Labels, Task
 from headprune.tasks.text import StreamTask
 from headprune.tasks.translation import TranslationTask
 from headprune.tasks.translation.beam_search import SEARCHES

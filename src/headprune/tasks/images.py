@@ -11,10 +11,9 @@ from torch import Tensor
 
 from headprune.errors import DataError, MissingExtraError
 from headprune.tasks.classification import predictions_and_labels
-from headprune.tasks.labels import LabelledTask, check_classes
 from headprune.tasks.metrics import Metric, metrics
 from headprune.tasks.tables import SPLITS, Source
-from headprune.tasks.task import Batch, Examples, Features
+from headprune.tasks.task import Batch, Examples, Features, LabelledTask, check_classes
 from headprune.types import Outputs, Processor
 
 KINDS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from headprune.errors import DataError
 from headprune.scoring.context import IGNORED
-from headprune.tasks.labels import LabelledTask, Labels
 from headprune.tasks.metrics import TAGS, Metric, metrics
 from headprune.tasks.tables import SPLITS, Source
-from headprune.tasks.task import Batch, Examples, Features
+from headprune.tasks.task import Batch, Examples, Features, LabelledTask, Labels
 from headprune.types import Outputs, Processor, Tokenizer
 
 
