@@ -11,13 +11,14 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 import headprune as hp
 from headprune.errors import CheckpointError, HeadpruneError
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.run import difference, run
 from tests.families.tiny import full_mask, tiny_config, tiny_model
 
 
 def answer(model, batch=None):
     with torch.no_grad():
-        return run(model.eval(), batch)
+        return run(model.eval(), batch if batch is not None else example_inputs(model))
 
 
 def test_base_class_and_other_heads_load_the_same_encoder(pruned, folder):

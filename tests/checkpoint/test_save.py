@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 import headprune as hp
 from headprune.errors import CheckpointError, UnsupportedModelError
+from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.run import difference, run
 from tests.families.tiny import full_mask, tiny_model
 
@@ -34,7 +35,7 @@ assert hp.find_heads(model) == heads
 
 def answer(model, batch=None):
     with torch.no_grad():
-        return run(model.eval(), batch)
+        return run(model.eval(), batch if batch is not None else example_inputs(model))
 
 
 def snapshot(folder):

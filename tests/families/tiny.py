@@ -67,7 +67,7 @@ def labelled_batch(model: nn.Module, rows: int = 2, length: int = 7) -> dict[str
 def answer_of(model: nn.Module, batch: Any = None) -> Any:
     """What a model says to a batch, or to an example made for it."""
     with torch.no_grad():
-        return run(model, batch)
+        return run(model, batch if batch is not None else example_inputs(model))
 
 
 def full_mask(model: nn.Module) -> hp.HeadMask:
