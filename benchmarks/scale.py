@@ -179,6 +179,7 @@ def verify_memory(size: str) -> dict[str, Any]:
 
     import headprune as hp
     from headprune.hooks import raised_to_double
+    from headprune.structure.dummy_inputs import example_inputs
     from headprune.structure.run import run
 
     model = model_of(size, "bfloat16")
@@ -186,7 +187,7 @@ def verify_memory(size: str) -> dict[str, Any]:
     with highest_memory() as found:
         took = seconds(lambda: hp.prune_(model, half_mask(model, hp.find_heads(model))))
     with highest_memory() as raised, torch.no_grad(), raised_to_double(model):  # what a doubtful gap asks for, besides
-        run(model)
+        run(model, example_inputs(model))
     extra = found[1] - found[0]
     return {
         "ratio": (extra + max(0, raised[1] - raised[0])) / weights, "extra_bytes": extra,

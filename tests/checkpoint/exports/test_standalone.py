@@ -44,7 +44,7 @@ def test_a_standalone_block_follows_its_width(tmp_path, programs):
     answers_without_headprune([folder], programs)
     loaded = AutoModelForCausalLM.from_pretrained(folder).eval()
     assert len(hp.find_heads(loaded)) == len(hp.find_heads(model)) == 5
-    assert difference(run(loaded, example_inputs(loaded)), run(model.eval())).is_small
+    assert difference(run(loaded, example_inputs(loaded)), run(model.eval(), example_inputs(model))).is_small
 
 
 def test_standalone_is_refused_where_it_has_nothing_to_build_on(tmp_path):
