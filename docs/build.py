@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit the docstrings instead. -->"
 COMMANDS = (
     "inspect", "verify", "finetune", "train-mt", "train-lm", "evaluate", "score", "ablate", "curve", "gates",
-    "functions", "diff", "prune", "export", "run", "report", "doctor", "explain", "demo",
+    "functions", "diff", "shrink", "prune", "play", "export", "run", "report", "doctor", "explain", "demo",
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ LAYERS = {
     "lab.models": "All-attention and Transformer-XL; the demo's model",
     "tasks": "data in, batches, losses, metrics, fine-tuning",
     "lab.analysis": "functions of heads, agreement, weight change, pictures",
+    "lab.playground": "the page to play with a model, recorded or served to this machine",
     "jobs": "what each command does, as a function: options in, a typed result out",
     "lab.experiments": "presets (`presets_toml/`: one file each), trials, stores, sweeps, Ray",
     "lab.report": "stored results as one page",

@@ -34,6 +34,7 @@ COMMANDS = {
     "diff": "Show the mean change of W_q, W_k and W_v by head between two models (Budhraja et al., Figure 2).",
     "shrink": "Make a model several times cheaper without training: choose, repair, remove, and tell the price.",
     "prune": "Remove heads, check that the model answers as if they were masked, and save it.",
+    "play": "Take heads away in a browser and watch the answers change: served to this machine alone, or as one page.",
     "run": "Repeat a table or figure of a paper; an interrupted run goes on where it stopped.",
     "report": "Show results as one page that needs no network: heads, curves, sizes, and the papers' values by ours.",
     "demo": "Fine-tune MiniLM on film reviews, score its heads, draw the curve, prune, save, reload, compare and time.",

@@ -15,38 +15,37 @@ import numpy as np
 
 from headprune.checkpoint.load_model import load_model
 from headprune.checkpoint.out_folder import open_out
-from headprune.cost.measurement import Timing, measure
 from headprune.files import write_text
 from headprune.heads import HeadMap
-from headprune.heads.picture import head_text
-from headprune.jobs.curve import Curved, curve
+from headprune.heads.picture import boxed, head_text
 from headprune.jobs.evaluate import Evaluated, evaluate
 from headprune.jobs.finetune import finetune
 from headprune.jobs.job import SILENT, Progress, Result
 from headprune.jobs.options.base import TaskOptions, command_words
-from headprune.jobs.options.curve import CurveOptions
 from headprune.jobs.options.demo import DemoOptions
 from headprune.jobs.options.evaluate import EvaluateOptions
 from headprune.jobs.options.finetune import FinetuneOptions
+from headprune.jobs.options.play import PlayOptions
 from headprune.jobs.options.score import ScoreOptions
 from headprune.jobs.options.shrink import ShrinkOptions
 from headprune.jobs.options.training import TrainingOptions
-from headprune.jobs.score import Scored, score
+from headprune.jobs.play import play
+from headprune.jobs.score import score
 from headprune.jobs.shrink import shrink
-from headprune.lab.analysis.pictures import curve_picture, heat_map, write_page
 from headprune.lab.models.demo import demo_model, demo_reviews
 from headprune.shrink import Shrunk
 from headprune.structure.find import find_heads
 from headprune.typed_json import to_plain
 
-MACS_LEFT = "30%"
+BUDGETS = ("60%", "33%")  # of the MACs, points of a slider; the last is the one that is told of
+LABELS = {"0": "negative", "1": "positive"}
 Options = TypeVar("Options")
 Found = TypeVar("Found", bound=Result | None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrated:
-    """The model before and after, the second loaded again: what was cut and what it bought. Pairs are both models'."""
+    """The model before and after: what was cut and what it bought. Pairs are both models'."""
 
     model: str = "all-MiniLM-L6-v2"
     data: str = "Rotten Tomatoes sentences"
@@ -61,77 +60,92 @@ class Demonstrated:
     largest_difference_from_masked: float
     accuracy: tuple[float, float]  # on the dev reviews, with the interval of the change
     change: tuple[float, float]
-    timing: Timing
+    speedup: float
+    speedup_spread: tuple[float, float]
+    control: float  # the same model against itself
     out: Path
     page: Path
-    sites: tuple[HeadMap, HeadMap] | None = None
-    version: ClassVar[int] = 2
+    left: HeadMap | None = None
+    version: ClassVar[int] = 3
 
     def to_dict(self) -> dict[str, Any]:
-        stored: dict[str, Any] = to_plain(replace(self, sites=None))
-        del stored["sites"]
+        stored: dict[str, Any] = to_plain(replace(self, left=None))
+        del stored["left"]
         return stored
 
-    def facts(self) -> list[tuple[str, str]]:
-        (heads, left), timing = self.heads, self.timing
-        parameters, macs = [count / 1e6 for count in self.parameters], [count / 1e9 for count in self.macs]
-        return [
-            ("heads", f"{heads} -> {left}; the smaller model answers as the masked one "
-                      f"({self.largest_difference_from_masked:.0e})"),
-            ("neurons", f"{self.neurons[0]:,} -> {self.neurons[1]:,}"),
-            ("parameters", f"{parameters[0]:.1f} M -> {parameters[1]:.1f} M"),
-            ("MACs", f"{macs[0]:.2f} G -> {macs[1]:.2f} G (batch 8, length 64)"),
-            ("speed", f"{timing.speedup:.2f} times the original's (median of {timing.repeats} interleaved rounds; "
-                      f"same model against itself: {timing.control:.2f})"),
-            ("accuracy", f"{self.accuracy[0]:.1%} -> {self.accuracy[1]:.1%} on {self.dev} reviews, without training "
-                         f"(95 % interval of the change: {self.change[0]:+.1%} to {self.change[1]:+.1%})"),
-            ("saved to", str(self.out)),
-        ]  # fmt: skip
-
     def message(self) -> str:
-        assert self.sites is not None, "the job has looked at the models"
-        return "\n".join([
-            f"\nheads left (■ kept, · removed):\n\n{head_text(self.sites[1])}\n",
-            *(f"{name:12}{value}" for name, value in self.facts()),
-            f"\nopen {self.page} to see which heads matter and how far pruning goes",
-        ])  # fmt: skip
+        assert self.left is not None, "the job has looked at the model"
+        (heads, kept), (neurons, stay) = self.heads, self.neurons
+        parameters, macs = [count / 1e6 for count in self.parameters], [count / 1e6 for count in self.macs]
+        (before, after), (low, high) = self.accuracy, self.change
+        lines = [
+            f"{macs[0] / macs[1]:.1f} times fewer multiply-adds, no training after the cut",
+            "",
+            f"multiply-adds  {macs[0]:,.0f} M -> {macs[1]:,.0f} M  ({1 - macs[1] / macs[0]:.0%} fewer)",
+            f"parameters     {parameters[0]:.1f} M -> {parameters[1]:.1f} M  "
+            f"({1 - parameters[1] / parameters[0]:.0%} fewer)",
+            f"heads          {heads} -> {kept}",
+            f"neurons        {neurons:,} -> {stay:,}",
+            f"speed          {self.speedup:.2f} times as fast (itself against itself: {self.control:.2f})",
+            f"accuracy       {before:.1%} -> {after:.1%} on {self.dev} reviews that nothing",
+            f"               was fitted to (95 % interval of the change: {100 * low:+.1f} to {100 * high:+.1f})",
+            "",
+            f"the model      {self.out}",
+            f"the page       {self.page}",
+        ]
+        return f"\nheads and neurons left (■ kept, · removed):\n\n{head_text(self.left)}\n\n{boxed(lines)}"
 
 
 def demo(options: DemoOptions, progress: Progress = SILENT) -> Demonstrated:
-    """Fine-tune MiniLM on film reviews, score its heads, draw the curve, shrink it, reload, compare and time."""
+    """Fine-tune MiniLM on film reviews, score its heads, shrink it to a third, compare, and make a page of it."""
     out = open_out("demo", options).path
-    tuned, small = out / "tuned", out / "small"
+    tuned, scores, small = out / "MiniLM", out / "scores", out / "small"
     _write_reviews(out / "data", options)
     data = TaskOptions(task="reviews", data_dir=out / "data", text="text", label="label", max_length=64)
     _clear_unless(tuned, options)
-    if not (tuned / "finetune.json").is_file():
-        training = TrainingOptions(epochs=options.epochs, lr=1e-4)
+    steps = _Steps(progress)
+    if steps.next("Fine-tune MiniLM on film reviews.", needed=not (tuned / "finetune.json").is_file()):
+        training = TrainingOptions(epochs=options.epochs, lr=1e-4, batch_tokens=1000)
         start = FinetuneOptions(model=str(demo_model()), data=data, training=training, seed=options.seed, out=tuned)
-        _run(finetune, start, progress)
-    scoring = ScoreOptions(
-        model=str(tuned), data=replace(data, batch_size=16), examples=min(options.train, 1000), out=out / "scores"
-    )
-    scored = _run(score, scoring, progress)
-    orders = [out / "scores" / "scores.json"]
-    curved = _run(
-        curve, CurveOptions(model=str(tuned), data=data, scores=orders, random=2, out=out / "curve"), progress
-    )
-    smaller = ShrinkOptions(model=str(tuned), data=data, macs=MACS_LEFT, batch=8, length=64, out=small)
-    (shrunk,) = _run(shrink, replace(smaller, force=small.exists()), progress).models
-    both = EvaluateOptions(model=str(small), against=str(tuned), data=data, split="dev", out=out / "evaluation")
-    result = _compared(options, tuned, small, shrunk, _run(evaluate, both, progress))
-    _write_page(result, scored, curved)
+        steps.run(finetune, start)
+    steps.next("Ask what each head is worth: how much the loss feels it (Michel et al. 2019).")
+    few, model = min(options.train, 320), str(tuned)
+    steps.run(score, ScoreOptions(model=model, data=replace(data, batch_size=16), examples=few, out=scores))
+    steps.next("Shrink: choose heads and neurons, repair what stays, remove the rest. No training.")
+    smaller = ShrinkOptions(model=model, data=data, macs=",".join(BUDGETS), calibration=256, out=small)
+    shrunk = steps.run(shrink, replace(smaller, force=small.exists()))
+    last, place = shrunk.models[-1], Path(shrunk.out[-1])
+    steps.next("Compare both models, loaded again, on reviews that nothing was fitted to.")
+    both = EvaluateOptions(model=str(place), against=model, data=data, split="dev", out=out / "evaluation")
+    scored = steps.run(evaluate, both)
+    steps.next("Make a page to play with: move a slider, click a head, watch answers flip.")
+    page = PlayOptions(
+        model=model, data=data, scores=scores / "scores.json", smaller=[Path(folder) for folder in shrunk.out],
+        examples=min(options.dev, 300), steps=8, title="Which heads does MiniLM need?", page=out / "index.html",
+    )  # fmt: skip
+    steps.run(play, page)
+    result = _compared(options, place, last, scored)
     write_text(out / "demo.json", json.dumps(result.to_dict(), indent=1))
     return result
 
 
-def _run(job: Callable[[Options, Progress], Found], options: Options, progress: Progress) -> Found:
-    """A job, shown as a person would type it."""
-    progress.tell(f"$ headprune {shlex.join([job.__name__, *command_words(options)])}")
-    result = job(options, progress)
-    if result is not None:  # another process has it
-        progress.tell(result.message())
-    return result
+class _Steps:
+    """Numbered steps, each with the command that a person would type."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress, self.number = progress, 0
+
+    def next(self, what: str, *, needed: bool = True) -> bool:
+        self.number += 1
+        self.progress.tell(f"\n{self.number} of 5  {what}{'' if needed else ' Done before.'}")
+        return needed
+
+    def run(self, job: Callable[[Options, Progress], Found], options: Options) -> Any:
+        self.progress.tell(f"$ headprune {shlex.join([job.__name__, *command_words(options)])}")
+        result = job(options, self.progress)
+        if result is not None:  # another process has it
+            self.progress.tell(result.message())
+        return result
 
 
 def _write_reviews(folder: Path, options: DemoOptions) -> None:
@@ -144,7 +158,7 @@ def _write_reviews(folder: Path, options: DemoOptions) -> None:
     for name, part in (("train", order[: options.train]), ("dev", order[options.train :])):
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerows([("text", "label"), *((texts[row], rows[texts[row]]) for row in part)])
+            writer.writerows([("text", "label"), *((texts[row], LABELS[rows[texts[row]]]) for row in part)])
 
 
 def _clear_unless(tuned: Path, options: DemoOptions) -> None:
@@ -156,33 +170,17 @@ def _clear_unless(tuned: Path, options: DemoOptions) -> None:
         note.write_text(text)
 
 
-def _compared(options: DemoOptions, tuned: Path, small: Path, shrunk: Shrunk, scored: Evaluated) -> Demonstrated:
-    """The smaller model, loaded again, against the tuned one: size, speed and accuracy."""
-    before, after = load_model(str(tuned), "cpu"), load_model(str(small), "cpu")
-    heads, left = find_heads(before), find_heads(after)
-    timing = measure(after, batch=8, length=64, against=before, repeats=9).timing
-    assert timing is not None, "nine rounds were asked for"
+def _compared(options: DemoOptions, place: Path, shrunk: Shrunk, scored: Evaluated) -> Demonstrated:
+    """The smaller model against the tuned one: size, speed and accuracy."""
     assert scored.against is not None, "two were compared"
+    assert shrunk.speed is not None, "it was timed"
     first, second = shrunk.before, shrunk.after
     return Demonstrated(
         train=options.train, dev=options.dev, epochs=options.epochs, seed=options.seed,
-        heads=(len(heads), len(left)), neurons=(first.neurons, second.neurons),
+        heads=(first.heads, second.heads), neurons=(first.neurons, second.neurons),
         parameters=(first.parameters, second.parameters), macs=(first.macs, second.macs),
         largest_difference_from_masked=shrunk.difference or 0.0, accuracy=(scored.against.score, scored.score),
-        change=scored.against.interval, timing=timing, out=small, page=options.out / "index.html", sites=(heads, left),
+        change=scored.against.interval, speedup=shrunk.speed.speedup, speedup_spread=shrunk.speed.spread,
+        control=shrunk.speed.control, out=place, page=options.out / "index.html",
+        left=find_heads(load_model(str(place), "cpu"), neurons=True),
     )  # fmt: skip
-
-
-def _write_page(result: Demonstrated, scored: Scored, curved: Curved) -> None:
-    """One page: what was cut and what it bought, the heat map of scores, the curves."""
-    assert result.sites is not None, "the job has looked at the models"
-    scores, (heads, left) = scored.scores, result.sites
-    kept: dict[str, list[float | None]] = {
-        site.id: [float(head in site.kept) for head in range(site.original_num_heads)] for site in left
-    }
-    figures = [
-        heat_map(heads, scores.normalized(), title=f"What each head is worth: {scores.method}", name=scores.method),
-        heat_map(heads, kept, title="Which heads were kept (1) and removed (0)", name="kept"),
-        curve_picture(curved.curves, title="Accuracy on the dev reviews as heads are masked"),
-    ]
-    write_page(figures, result.page, title="headprune demo: MiniLM on film reviews", facts=result.facts())

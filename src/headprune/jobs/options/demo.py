@@ -12,7 +12,7 @@ from headprune.jobs.options.base import Force, Option, Seed
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
     is_step: ClassVar[bool] = False  # of a preset
-    results: ClassVar[int] = 2  # 1: heads alone, by sensitivity
+    results: ClassVar[int] = 3  # 1: heads alone, by sensitivity; 2: another page and shape of the pass
     out: Annotated[Path, Option("Folder for the models, the data and the page.")] = Path("demo-out")
     train: Annotated[int, Option("Reviews to learn from.")] = 2400
     dev: Annotated[int, Option("Reviews to evaluate on.")] = 600
