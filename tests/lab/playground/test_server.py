@@ -144,7 +144,11 @@ def test_nothing_is_saved_elsewhere(server, session, name):
 
 def test_wrong_requests_are_told(server):
     """By what was found."""
-    wrong = (({"text": ""}, "sentence"), ({"text": "a", "kept": []}, "list"), ({"text": "a", "way": 9}, "way"))
+    wrong = (
+        ({"text": ""}, "sentence"),
+        ({"text": "a", "kept": []}, "list"),
+        ({"text": "a", "way": 9, "step": 1}, "way"),
+    )
     for body, said in wrong:
         status, text = request(server, "POST", f"/{server.token}/ask", body)
         assert status == 400, text
