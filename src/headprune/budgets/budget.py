@@ -16,9 +16,9 @@ from headprune.errors import BudgetError, MaskError
 from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, Site
 from headprune.heads.mask import Unit
 from headprune.heads.scores import Normalize, check_fit, units_of, units_of_site, worth
-from headprune.hooks import projection_at
 from headprune.registry import NamedItems
 from headprune.structure import projections
+from headprune.structure.projections import projection_at
 from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import temporarily_pruned
 

@@ -38,7 +38,7 @@ from headprune.hooks.relevance import relevance_rules
 from headprune.hooks.replay import Recording, recorded, replayed
 from headprune.hooks.scope import alone_with, called_projections, joined_heads, scoped_hooks, settled
 from headprune.hooks.tracing import AttentionEvent, Call, SavedCall, Watch, recorded_attention, watched
-from headprune.hooks.unfused_attention import FORMS, JOINED_HEADS, JoinedHeads, keep_open_, projection_at
+from headprune.hooks.unfused_attention import FORMS, JOINED_HEADS, JoinedHeads, keep_open_
 
 __all__ = [
     "FORMS",
@@ -75,7 +75,6 @@ __all__ = [
     "keep_open_",
     "layer_calls",
     "paused_gates",
-    "projection_at",
     "raised_to_double",
     "recorded",
     "recorded_attention",

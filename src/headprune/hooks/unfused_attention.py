@@ -165,14 +165,6 @@ def unfused(module: nn.Module) -> Unfused | None:
     return next((one for one in found if isinstance(one, Unfused)), None)
 
 
-def projection_at(model: nn.Module, path: str) -> nn.Module:
-    """An output projection, to look at its weights: also where it is no module at the moment."""
-    parent, _, name = path.rpartition(".")
-    if name == JOINED_HEADS and not hasattr(attention := model.get_submodule(parent), JOINED_HEADS):
-        return JoinedHeads(attention)
-    return model.get_submodule(path)
-
-
 @contextmanager
 def opened(forms: Mapping[nn.Module, str]) -> Iterator[None]:
     """Let these attentions call their output projections as modules.

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from headprune.cost.macs import count_macs
 from headprune.errors import VerificationError
 from headprune.heads import HeadMap, HeadMask
-from headprune.hooks import projection_at
 from headprune.masking import masked
 from headprune.structure import projections
 from headprune.structure.find import find_heads
+from headprune.structure.projections import projection_at
 from headprune.structure.run import difference, run, same_attributes, same_draws
 from headprune.surgery.prune import parameter_gradients, prune_
 from headprune.surgery.remove import double_precision

@@ -13,13 +13,13 @@ from torch import nn
 from headprune.checkpoint import config_entry
 from headprune.errors import DataError, MaskError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, Site
-from headprune.hooks import projection_at
 from headprune.recovery.sequential import Fit, SequentialMoments, columns_of, fitted, recoveries
 from headprune.recovery.walks import walks
 from headprune.registry import check_options
 from headprune.scoring.context import ExampleLoss, ScoringContext, batches_of, evaluation
 from headprune.structure import projections
 from headprune.structure.find import find_heads
+from headprune.structure.projections import projection_at
 from headprune.structure.run import unwrapped
 from headprune.surgery.prune import refuse_unfit_models
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headprune.errors import UnsupportedModelError
-from headprune.hooks import JoinedHeads
+from headprune.hooks import JOINED_HEADS, JoinedHeads
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,14 @@ def layout(module: nn.Module) -> Layout | None:
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
         return _CONV1D
     return None
+
+
+def projection_at(model: nn.Module, path: str) -> nn.Module:
+    """An output projection, to look at its weights: also where it is no module at the moment."""
+    parent, _, name = path.rpartition(".")
+    if name == JOINED_HEADS and not hasattr(attention := model.get_submodule(parent), JOINED_HEADS):
+        return JoinedHeads(attention)
+    return model.get_submodule(path)
 
 
 def is_projection(module: nn.Module) -> bool:
