@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from headprune.budgets.allocation import Costs
-from headprune.budgets.budget import Counted, Selection
-from headprune.checkpoint.companions import new_model_folder
-from headprune.checkpoint.load_model import check_writable
+from headprune.budgets.budget import Costs, Counted, Selection
+from headprune.checkpoint.out_folder import check_writable, new_model_folder
 from headprune.cost.macs import count_macs, count_parameters
 from headprune.cost.measurement import sized_example
 from headprune.errors import BudgetError, CheckpointError, DataError, MaskError
