@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.leaderboard.by_cost import CostSpec, cost_spec_of, cost_specs, is_by_cost
 from filelock import FileLock
 
 from headprune.errors import FileFormatError
@@ -106,7 +107,11 @@ def _check(cell: Mapping[str, Any]) -> None:
     """What the page needs, as it needs it: a KeyError, TypeError or ValueError for anything else."""
     against = cell.get("against") if isinstance(cell, dict) else None
     compared = [against["change"], *against["interval"]] if against else [0.0] * 3
-    numbers = [cell[name] for name in ("prune", "full", "score", "nll_full", "nll", "seconds")]
+    if isinstance(cell, dict) and is_by_cost(cell):
+        _check_by_cost(cell)
+        numbers = [cell[name] for name in ("full", "score", "seconds")]
+    else:
+        numbers = [cell[name] for name in ("prune", "full", "score", "nll_full", "nll", "seconds")]
     if not all(type(n) in (int, float) and abs(n) < LARGEST for n in (*numbers, *compared)) or len(compared) != 3:
         raise ValueError(f"not all numbers: {str(cell)[:200]}")
     if not all(isinstance(cell[name], str) for name in ("model", "data", "method", "recover", "metric")):
@@ -117,8 +122,27 @@ def _check(cell: Mapping[str, Any]) -> None:
         raise ValueError(f"a perplexity of {min(cell['full'], cell['score'])}")
 
 
+def _check_by_cost(cell: Mapping[str, Any]) -> None:
+    """What a cell of the board by cost has besides."""
+    if cell["role"] not in ("development", "report"):
+        raise ValueError(f"a role of {str(cell['role'])[:200]}")
+    if not all(isinstance(cell[name], str) for name in ("budget", "parts", "asked_recover")):
+        raise ValueError(f"not all texts: {str(cell)[:200]}")
+    if type(cell["tuning"]) is not int or type(cell["examples"]) is not int:
+        raise ValueError(f"tuning: {str(cell)[:200]}")
+    change = cell["change"]
+    numbers = [cell["amount"], cell["took"], cell["macs"], cell["speedup"], cell["control"], change["difference"]]
+    numbers += [*change["interval"], *cell["control_spread"]]
+    numbers += [cell[name] for name in ("nll_full", "nll", "ece_full", "ece") if cell[name] is not None]
+    if not all(type(n) in (int, float) and abs(n) < LARGEST for n in numbers):
+        raise ValueError(f"not all numbers: {str(cell)[:200]}")
+    if len(change["interval"]) != 2 or len(cell["control_spread"]) != 2:
+        raise ValueError(f"an interval: {str(cell)[:200]}")
+
+
 def write_cells(path: Path, cells: Iterable[Mapping[str, Any]]) -> None:
-    order = {spec.name: number for number, spec in enumerate(specs())}
+    every: list[Spec | CostSpec] = [*specs(), *cost_specs()]
+    order = {spec.name: number for number, spec in enumerate(every)}
     ordered = sorted(cells, key=lambda cell: order.get(spec_of(cell).name, len(order)))
     write_text(path, json.dumps(list(ordered), indent=1) + "\n")
 
@@ -133,7 +157,9 @@ def add_cell(path: Path, new: Mapping[str, Any]) -> list[dict[str, Any]]:
     return cells
 
 
-def spec_of(cell: Mapping[str, Any]) -> Spec:
+def spec_of(cell: Mapping[str, Any]) -> Spec | CostSpec:
+    if is_by_cost(cell):
+        return cost_spec_of(cell)
     return Spec(
         str(cell["model"]), str(cell["data"]), str(cell["method"]), str(cell["recover"]), float(cell["prune"]),
         int(cell["epochs"]), int(cell["seed"]),

@@ -8,28 +8,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.leaderboard.by_cost import is_by_cost
 from benchmarks.leaderboard.cells import BASELINE, WINNER, specs
+from benchmarks.leaderboard.cost_page import cost_sections
 
 LARGE_LOSS = {"perplexity": 0.5}  # in nats; 5 points of other metrics
 
 
-def page(cells: Sequence[Mapping[str, Any]]) -> str:
+def page(every: Sequence[Mapping[str, Any]]) -> str:
     """docs/leaderboard.md."""
+    cells = [cell for cell in every if not is_by_cost(cell)]
     places = dict.fromkeys((str(c["model"]), str(c["data"])) for c in cells)
     lines = [
         "<!-- made by `python -m benchmarks.leaderboard --page`; do not edit -->",
-        "# Leaderboard: fewer heads, and what it costs",
+        "# Leaderboard: cheaper models, and what it costs",
         "",
-        "Ways of choosing heads, with and without repair, at the same number of heads. Mean over seeds (of the "
-        "calibration data, the order, the training) ± the half width of its 95 % interval (Student's t; none for "
-        "a single seed). Classifiers: score on the dev set, which no method has seen; heads are chosen and "
-        "repaired on 512 training examples. SmolLM2: whole groups go, perplexity of the first 32,000 tokens of "
-        "the WikiText-2 test text; chosen and repaired on 32 pieces of 256 tokens of its validation text. "
-        "`ablation` and `all-but-one` take a pass for every head or group, and choose on a quarter of that on mpnet "
-        "and SmolLM2. Log-loss in nats, per example or token. Seconds: processor time of choosing, repairing and "
-        "training with one thread, which is the time that they take on an idle machine; without evaluation. "
-        "`best` is `curvature` with least squares. What the names mean: [pruning without "
-        "training](without-training.md).",
+        "Ways of making a model smaller, at equal cost and at equal numbers of heads. What the names mean: [pruning "
+        "without training](without-training.md).",
+        "",
+        *cost_sections(every),
+        "## By heads",
+        "",
+        "Development tasks all: `best` was chosen after looking at these figures. Ways of choosing heads, with and "
+        "without repair, at the same number of heads. One fine-tuned model for each task; mean over three seeds (draws "
+        "of the calibration data, of the order, of the training after it) ± the half width of its 95 % interval "
+        "(Student's t; none for a single seed), so that another fine-tuning may differ by more. Classifiers: score on "
+        "the dev set, which is given to no method; heads are chosen and repaired on 512 training examples. SmolLM2: "
+        "whole groups go, perplexity of the first 32,000 tokens of the WikiText-2 test text; chosen and repaired on 32 "
+        "pieces of 256 tokens of its validation text. `ablation` and `all-but-one` take a pass for every head or "
+        "group, and choose on a quarter of that on mpnet and SmolLM2. Log-loss in nats, per example or token. Seconds: "
+        "processor time of choosing, repairing and training with one thread, which is the time that they take on an "
+        "idle machine; without evaluation. `best` is that of version 0.1.0 here: `curvature` with least squares. Gates "
+        "learn towards a number of heads, and their start and freezing are ours, not the papers'.",
         "",
         f"{len(cells)} of {len(specs())} cells are measured. `benchmarks/leaderboard/run.sh` makes the models and goes "
         "on where it stopped; `python -m benchmarks.leaderboard --cell NAME` computes one cell again.",
@@ -42,14 +52,14 @@ def page(cells: Sequence[Mapping[str, Any]]) -> str:
         for epochs in sorted({int(c["epochs"]) for c in mine}):
             title = "without training" if not epochs else f"then {epochs} epoch of training"
             part = [c for c in mine if int(c["epochs"]) == epochs]
-            lines += ["", f"## {model}, {data}, {title}", "", *_table(part)]
+            lines += ["", f"### {model}, {data}, {title}", "", *_table(part)]
     return "\n".join(lines) + "\n"
 
 
 def _headline(cells: Sequence[Mapping[str, Any]], places: Iterable[tuple[str, str]]) -> list[str]:
     """`best` at the smallest share where Michel et al.'s order loses much."""
     lines = [
-        "## Where sensitivity loses much",
+        "### Where sensitivity loses much",
         "",
         "The smallest share at which pruning by sensitivity (Michel et al.) loses at least 5 points, or 0.5 nats, and "
         "what `best` loses there. Parity: in how many seeds the paired 95 % interval over examples excludes it.",
@@ -94,7 +104,8 @@ class Hardest:
 
 def hardest(cells: Sequence[Mapping[str, Any]], model: str, data: str) -> Hardest | None:
     """None where no share loses as much, or not all of it is measured."""
-    mine = [c for c in cells if (c["model"], c["data"], int(c["epochs"])) == (model, data, 0)]
+    by_heads = [c for c in cells if not is_by_cost(c)]
+    mine = [c for c in by_heads if (c["model"], c["data"], int(c["epochs"])) == (model, data, 0)]
     for share in sorted({float(c["prune"]) for c in mine}):
         here = [c for c in mine if float(c["prune"]) == share]
         rivals = [c for c in here if (c["method"], c["recover"]) == BASELINE]
@@ -124,7 +135,7 @@ def _loss(cell: Mapping[str, Any]) -> float:
 def on_average(cells: Sequence[Mapping[str, Any]], model: str) -> list[tuple[tuple[str, str], list[float]]]:
     """Ways without training, least mean loss first: what each loses on average over tasks, and at each share. Only ways
     that are measured on all tasks of the model, with all shares and seeds."""
-    mine = [c for c in cells if c["model"] == model and not int(c["epochs"])]
+    mine = [c for c in cells if c["model"] == model and not int(c["epochs"]) and not is_by_cost(c)]
     wanted = [spec for spec in specs() if spec.model == model and not spec.epochs]
     shares = sorted({spec.prune for spec in wanted})
     found = []
@@ -148,7 +159,7 @@ def _on_average(cells: Sequence[Mapping[str, Any]], places: Iterable[tuple[str, 
         in_nats = any(c["metric"] == "perplexity" for c in cells if c["model"] == model)
         lines += [
             "",
-            f"## {model}: {'nats' if in_nats else 'points'} lost on average over {tasks}, without training",
+            f"### {model}: {'nats' if in_nats else 'points'} lost on average over {tasks}, without training",
             "",
             "| order | repair | on average | " + " | ".join(f"{share:.0%} of heads gone" for share in shares) + " |",
             "|---|---|---:|" + "---:|" * len(shares),
@@ -206,8 +217,8 @@ def _notes(cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 _NAMES = {
-    "voita": "Hard Concrete gates (Voita et al.)",
-    "shim": "Binary Concrete gates (Shim et al.)",
+    "voita": "Hard Concrete gates, after Voita et al.",
+    "shim": "Binary Concrete gates, after Shim et al.",
     "budhraja": "random, as many from every layer (Budhraja et al.)",
     "sensitivity": "sensitivity (Michel et al.)",
 }

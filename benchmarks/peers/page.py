@@ -209,7 +209,13 @@ def _not_ahead(result: Result, table: list[Row]) -> list[str]:
     behind = lines or ["Nowhere in this table."]
     level = [row for row in table if row.ahead().startswith("level")]
     told = [f"- {row.title}. {WHY_LEVEL.get(row.key, 'The reason is not known.')}" for row in level]
-    return [*behind, "", "Level, and why:", "", *told] if told else behind
+    controls = [rows["control"] for rows in result["figures"].values() if "control" in rows]
+    widest = max((abs(end - 1) for _, *ends in controls for end in ends), default=0.0)
+    level_means = (
+        "Times are level where the quartiles of the ratio meet those of headprune against itself, which in this run "
+        f"differ by up to {widest:.0%}: smaller differences are not told apart. Level, and why:"
+    )
+    return [*behind, "", level_means, "", *told] if told else behind
 
 
 def _ways(result: Result) -> list[str]:
