@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 from operator import attrgetter
@@ -152,21 +153,33 @@ def _foreign_names(node: ast.AST) -> list[str]:
         return [alias.asname or alias.name for alias in node.names]
     if isinstance(node, ast.Import):
         return [a.asname or a.name.split(".")[0] for a in node.names if a.name.split(".")[0] in FOREIGN]
-    if isinstance(node, ast.Assign) and "sys.modules" in ast.unparse(node.value):
+    if isinstance(node, ast.Assign) and re.search(
+        r"sys\.modules|import_module\(['\"](torch|transf)", ast.unparse(node.value)
+    ):
         return [target.id for target in node.targets if isinstance(target, ast.Name)]
     return []
 
 
-def test_no_other_file_changes_torch_or_transformers():
-    """Changes of one model's own modules are another matter."""
-    root = Path(patches.__file__).parent
-    found = {
+def _patches_elsewhere(root: Path) -> set[str]:
+    return {
         f"{path.relative_to(root)}:{line}"
         for path in sorted(root.rglob("*.py"))
-        if path != Path(patches.__file__)
+        if path != root / "patches.py"
         for line in _patches_in(path.read_text())
     }
-    assert found == set()
+
+
+def test_no_other_file_changes_torch_or_transformers():
+    """Changes of one model's own modules are another matter."""
+    assert _patches_elsewhere(Path(patches.__file__).parent) == set()
+
+
+def test_a_tree_with_a_patch_elsewhere_is_refused(tmp_path):
+    """Whatever room it stands in; patches.py may."""
+    (tmp_path / "surgery").mkdir()
+    for name in ("patches.py", "surgery/patches.py"):
+        (tmp_path / name).write_text("from torch import nn\n\nnn.Linear.forward = print\n")
+    assert _patches_elsewhere(tmp_path) == {"surgery/patches.py:3"}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +191,8 @@ def test_no_other_file_changes_torch_or_transformers():
         "import transformers.trainer\nsetattr(transformers.Trainer, name, None)",
         "utils = sys.modules.get('transformers.utils')\nutils.table['x'] = 1",
         "sys.meta_path.insert(0, finder)",
+        "import torch.nn.functional as F\nF.softmax = print",
+        "found = importlib.import_module('torch.utils.checkpoint')\nfound.checkpoint = print",
     ],
 )
 def test_a_patch_elsewhere_is_noticed(line):
