@@ -4,7 +4,16 @@ Three uses: multiplying heads (masks and gates), watching one forward pass (find
 block receives for all heads although it has only some (position biases made elsewhere in the model).
 """
 
-from headprune.hooks.layers import LayerCall, LayerModel, NotAStackError, layer_calls, states_after_first
+from headprune.hooks.layers import (
+    LayerCall,
+    LayerCalls,
+    LayerModel,
+    NotAStackError,
+    answering_zeros,
+    layer_calls,
+    left_out,
+    states_after_first,
+)
 from headprune.hooks.masks import (
     GateSource,
     HeadFactor,
@@ -50,6 +59,7 @@ __all__ = [
     "HeadFactor",
     "JoinedHeads",
     "LayerCall",
+    "LayerCalls",
     "LayerModel",
     "NotAStackError",
     "Recording",
@@ -60,6 +70,7 @@ __all__ = [
     "Watch",
     "Width",
     "alone_with",
+    "answering_zeros",
     "arguments_sliced_by",
     "called_projections",
     "captured_input",
@@ -74,6 +85,7 @@ __all__ = [
     "joined_heads",
     "keep_open_",
     "layer_calls",
+    "left_out",
     "paused_gates",
     "raised_to_double",
     "recorded",

@@ -56,6 +56,30 @@ class LayerCalls:
 
     states: Tensor
     calls: tuple[LayerCall, ...]
+    as_tuple: bool = False  # what the model takes from a layer: the first of what it returns
+
+
+@contextmanager
+def left_out(layers: Sequence[nn.Module], *, as_tuple: bool) -> Iterator[None]:
+    """Inside the block these layers hand on the states that they get."""
+
+    def hand_on(*args: Any, **kwargs: Any) -> Any:
+        states = args[0] if args else kwargs[STATES]
+        return (states,) if as_tuple else states
+
+    with _patched(dict.fromkeys(layers, hand_on)):
+        yield
+
+
+@contextmanager
+def answering_zeros(module: nn.Linear) -> Iterator[None]:
+    """Inside the block a linear map does not compute: of a vocabulary nobody reads."""
+
+    def zeros(inputs: Tensor) -> Tensor:
+        return inputs.new_zeros(*inputs.shape[:-1], module.weight.shape[0])
+
+    with _patched({module: zeros}):
+        yield
 
 
 def layer_calls(layers: Sequence[nn.Module], answer: Callable[[], object]) -> LayerCalls:
@@ -98,7 +122,7 @@ def _calls(layers: Sequence[nn.Module], answer: Callable[[], object], *, as_tupl
             raise NotAStackError(f"it does not run without its layers ({type(error).__name__}: {error})") from error
     if len(found) < len(layers):
         raise NotAStackError("not all of its layers are called")
-    return LayerCalls(first[0], tuple(found))
+    return LayerCalls(first[0], tuple(found), as_tuple)
 
 
 def states_after_first(layers: Sequence[nn.Module], answer: Callable[[], object]) -> Tensor | None:

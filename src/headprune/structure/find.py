@@ -15,6 +15,7 @@ from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
 from headprune.heads import HeadMap, Site, Skipped
 from headprune.hooks import JoinedHeads, alone_with, paused_gates, settled
 from headprune.structure.dummy_inputs import example_inputs
+from headprune.structure.equal_layers import EqualLayers
 from headprune.structure.neurons import FeedForward, find_feed_forward
 from headprune.structure.optional_inputs import fullest, longer_examples
 from headprune.structure.run import unwrapped
@@ -77,14 +78,16 @@ def examined(model: nn.Module, example: Batch | None = None, *, neurons: bool = 
             "find its heads. Load it into memory first, without offloading to disk."
         )
     with alone_with(model, "find_heads"), paused_gates():
-        look, own = _looks(model, example, neurons)
+        quick = _look_at_firsts(model, neurons) if example is None else None
+        look, own = _looks(model, example, neurons) if quick is None else (quick, quick)
     paths = {block.path for block in look.blocks}
     others = [block for block in own.blocks if block.path not in paths]
     attention = _structure(model, look.blocks, others, [], look.skipped, neurons=False)
+    attention = dataclasses.replace(attention, equal=look.equal)
     if not neurons:
         return attention
     every = _structure(model, look.blocks, others, look.parts, [*look.skipped, *look.without], neurons=True)
-    return dataclasses.replace(every, attention=attention)
+    return dataclasses.replace(every, attention=attention, equal=look.equal)
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class _Look:
     parts: list[FeedForward]
     without: list[Skipped]
     replaced: list[str]
+    equal: EqualLayers | None = None
 
     @property
     def idle(self) -> int:
@@ -108,6 +112,26 @@ def _look(model: nn.Module, inputs: Batch, neurons: bool, *, is_made: bool) -> _
         closed = [item.path for item in skipped if not _holds(item.path, config_entry.emptied_paths(model))]
         parts, without = find_feed_forward(traced, blocks, closed) if neurons else ([], [])
     return _Look(blocks, skipped, parts, without, traced.replaced)
+
+
+def _look_at_firsts(model: nn.Module, neurons: bool) -> _Look | None:
+    """By one layer of each kind, where that is enough: nothing of the model is special."""
+    if config_entry.pruned_parts(model):
+        return None
+    inputs = example_inputs(model)
+    equal = EqualLayers.of(model, inputs)
+    if equal is None:
+        return None
+    try:
+        with equal.firsts_alone(model):
+            look = _look(model, inputs, neurons, is_made=True)
+    except ExampleError:
+        return None
+    found = [*(block.path for block in look.blocks), *(part.output for part in look.parts)]
+    if look.replaced or look.idle or not all(map(equal.holds, found)):
+        return None
+    skipped, without = equal.skipped(look.skipped), equal.skipped(look.without)
+    return _Look(equal.blocks(look.blocks), skipped, equal.parts(look.parts), without, [], equal)
 
 
 def _own_look(model: nn.Module, inputs: Batch, neurons: bool) -> _Look:
@@ -260,6 +284,7 @@ class ModelStructure:
     blocks: Mapping[str, AttentionBlock]
     feed_forward: Mapping[str, FeedForward] = field(default_factory=dict)  # of neurons, if they were asked for
     attention: ModelStructure | None = None  # the same without neurons, then
+    equal: EqualLayers | None = None  # layers of which one stands for others
 
     def is_light(self) -> bool:
         """Whether it may be kept: what blocks received is small, and free of history."""

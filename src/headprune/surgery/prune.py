@@ -22,7 +22,7 @@ from headprune.structure.find import ModelStructure, examined, find_heads, known
 from headprune.structure.run import Difference, answer_tensors, eval_mode, run, same_attributes, unwrapped
 from headprune.surgery.apply import Journal, apply_, tie_again_
 from headprune.surgery.edits import Cut, Edits, Gqa, cut_site
-from headprune.surgery.remove import EquivalenceCheck, remove_heads, remove_neurons
+from headprune.surgery.remove import EquivalenceCheck, Way, remove_heads, remove_neurons
 from headprune.types import Batch
 
 
@@ -230,30 +230,39 @@ def _prune_by(
     losing = [site for site in structure.heads if mask.kept(site.id) != site.kept]
     cuts = [cut_site(site, mask.kept(site.id), gqa) for site in losing]
     if not (verify and cuts):
-        return _remove_all(model, structure, cuts, empty_site)
+        return _remove_all(model, structure, cuts, empty_site, every=False)
     check = EquivalenceCheck(model, mask, structure.heads, empty_site, example)
-    pruning = _remove_all(model, structure, cuts, empty_site)
+    pruning = _remove_all(model, structure, cuts, empty_site, every=True)
     try:
         gap = check.gap()
         if not gap.is_small:
             check.check_rounding(gap, pruning.undo)
-            pruning = _remove_all(model, structure, cuts, empty_site)
+            pruning = _remove_all(model, structure, cuts, empty_site, every=True)
     except BaseException:
         pruning.undo()
         raise
     return dataclasses.replace(pruning, difference=gap)
 
 
-def _remove_all(model: nn.Module, structure: ModelStructure, cuts: list[Cut], empty_site: EmptySite) -> Pruning:
-    """The cuts, one after another, each compared with its block as it was."""
+def _remove_all(
+    model: nn.Module, structure: ModelStructure, cuts: list[Cut], empty_site: EmptySite, *, every: bool
+) -> Pruning:
+    """The cuts, one after another, each compared with its block as it was; of blocks that are made alike and lose as
+    much, the first, unless `every` one is to be compared."""
     edits, journals = Edits(), []
+    known: dict[tuple[object, ...], Way] = {}
     try:
         with eval_mode(model), joined_heads(model):  # dropout would make every block differ from itself
             for cut in cuts:
+                kind = _kind(structure, cut)
+                way = None if every or cut.is_again else known.get(kind)
                 if cut.site.is_neurons:
-                    more, journal = remove_neurons(model, structure.feed_forward[cut.site.id], cut, empty_site)
+                    part = structure.feed_forward[cut.site.id]
+                    more, journal = remove_neurons(model, part, cut, empty_site, is_known=way is not None)
+                    known.setdefault(kind, Way(0, ()))
                 else:
-                    more, journal = remove_heads(model, structure.blocks[cut.site.id], cut, empty_site)
+                    block = structure.blocks[cut.site.id]
+                    more, journal, known[kind] = remove_heads(model, block, cut, empty_site, way)
                 journals.append(journal)
                 edits = edits.then(more)
     except BaseException:
@@ -261,6 +270,13 @@ def _remove_all(model: nn.Module, structure: ModelStructure, cuts: list[Cut], em
             journal.roll_back()
         raise
     return Pruning(structure.heads, _heads_after(structure.heads, cuts), edits, tuple(journals))
+
+
+def _kind(structure: ModelStructure, cut: Cut) -> tuple[object, ...]:
+    """The same for cuts that take as much from blocks that are made alike."""
+    path = cut.site.output
+    alike = structure.equal.in_first(path) if structure.equal is not None else path
+    return alike, len(cut.kept), len(cut.groups), cut.expand
 
 
 def _heads_after(heads: HeadMap, cuts: list[Cut]) -> HeadMap:

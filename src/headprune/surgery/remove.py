@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from headprune.errors import HeadpruneError, UnsupportedModelError, VerificationError
 from headprune.heads import HeadMap, HeadMask
-from headprune.hooks import HeadFactor, called_projections, captured_output, raised_to_double, scaled_inputs
+from headprune.hooks import (
+    HeadFactor,
+    SlicedArgument,
+    called_projections,
+    captured_output,
+    raised_to_double,
+    scaled_inputs,
+)
 from headprune.masking import EmptySite, masked
 from headprune.memory import check_memory
 from headprune.structure.dummy_inputs import example_inputs
@@ -25,17 +35,31 @@ from headprune.surgery.plan_edits import repairs
 from headprune.types import Batch
 
 
-def remove_heads(model: nn.Module, block: AttentionBlock, cut: Cut, empty_site: EmptySite) -> tuple[Edits, Journal]:
-    """Cut one site; try the ways to repair its counts until the block answers as it does with the heads masked."""
+@dataclass(frozen=True)
+class Way:
+    """How a block was cut so that it answers as it should: what also cuts a block that is made alike."""
+
+    repair: int  # which of the ways to repair its counts
+    arguments: tuple[SlicedArgument, ...]
+
+
+def remove_heads(
+    model: nn.Module, block: AttentionBlock, cut: Cut, empty_site: EmptySite, known: Way | None = None
+) -> tuple[Edits, Journal, Way]:
+    """Cut one site; try the ways to repair its counts until the block answers as it does with the heads masked. With a
+    way that is `known` to do for a block of its kind, the block is not run."""
     if block.adapter.coupled:
         raise _refusal(model, block, cut, block.adapter.coupled)
     if block.idle:
         raise _refusal(model, block, cut, _why_idle(block))
     base = plan_edits.site_edits(model, block, cut, skip_bias=empty_site == "skip")
+    if known is not None:
+        edits = edits_by(known, base, model, block, cut)
+        return edits, apply_(model, edits), known
     arguments = plan_edits.sliced_arguments(model, block, cut)
     expected = _masked_block(model, block, cut, empty_site)
     problems: list[str] = []
-    for repair in repairs(model, block, cut):
+    for number, repair in enumerate(repairs(model, block, cut)):
         edits = base.then(repair).then(Edits(arguments={block.path: arguments} if arguments else {}))
         journal = apply_(model, edits)
         try:
@@ -45,7 +69,7 @@ def remove_heads(model: nn.Module, block: AttentionBlock, cut: Cut, empty_site: 
         else:
             gap = difference(found, expected)
             if gap.is_small:
-                return edits, journal
+                return edits, journal, Way(number, arguments)
             problems.append(f"outputs differ by {gap.largest:.1e}")
         journal.roll_back()
     refusal = _refusal(model, block, cut, _why_not(model, block, cut, expected, problems[0]))
@@ -54,9 +78,22 @@ def remove_heads(model: nn.Module, block: AttentionBlock, cut: Cut, empty_site: 
     raise refusal
 
 
-def remove_neurons(model: nn.Module, part: FeedForward, cut: Cut, empty_site: EmptySite) -> tuple[Edits, Journal]:
-    """Cut one feed-forward part, if its block then answers as it does with the neurons masked."""
+def edits_by(way: Way, base: Edits, model: nn.Module, block: AttentionBlock, cut: Cut) -> Edits:
+    """The edits of a block of the kind for which a way was found."""
+    repair = next(itertools.islice(repairs(model, block, cut), way.repair, None))
+    kept = cut.kept or cut.site.kept[:1]
+    arguments = tuple(dataclasses.replace(argument, kept=kept) for argument in way.arguments)
+    return base.then(repair).then(Edits(arguments={block.path: arguments} if arguments else {}))
+
+
+def remove_neurons(
+    model: nn.Module, part: FeedForward, cut: Cut, empty_site: EmptySite, *, is_known: bool = False
+) -> tuple[Edits, Journal]:
+    """Cut one feed-forward part, if its block then answers as it does with the neurons masked; where that is known of a
+    part of its kind, it is not run."""
     edits = neuron_edits(model, part, cut, skip_bias=empty_site == "skip")
+    if is_known:
+        return edits, apply_(model, edits)
     expected = _masked_block(model, part, cut, empty_site)
     journal = apply_(model, edits)
     try:
