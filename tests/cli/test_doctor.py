@@ -15,7 +15,7 @@ def test_the_doctor_finds_a_working_installation():
     """Versions, extras and devices for programs, and one line for people."""
     found = json.loads(call("doctor", "--json"))
     assert found["problems"] == []
-    assert found["extras"] == {"tasks": [], "report": [], "ray": [], "onnx": [], "demo": []}
+    assert found["extras"] == {"tasks": [], "report": [], "ray": [], "onnx": [], "gguf": [], "openvino": [], "demo": []}
     assert found["packages"]["transformers"].startswith("5.")
     assert "cpu" in found["devices"]
     assert call("doctor").splitlines()[-1].startswith("everything works")

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-USER_EXTRAS = ("tasks", "report", "ray", "onnx", "demo")  # dev is for people who change headprune
+USER_EXTRAS = ("tasks", "report", "ray", "onnx", "gguf", "openvino", "demo")  # dev is for people who change headprune
 
 
 def project_table(root: Path = ROOT) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import nn
 
 from headprune.checkpoint import config_entry
-from headprune.checkpoint.exports import exports
+from headprune.checkpoint.exports import Checked, Format, exports
 from headprune.checkpoint.pretrained import model_card, save_beside
 from headprune.errors import CheckpointError
 from headprune.types import Batch
@@ -31,6 +33,9 @@ def export(
     T5 …); anything else is refused with the reason.
     `onnx`: `model.onnx` for onnxruntime and others, one forward pass without a cache, with free batch size and length,
     compared with the model by running it; `int8=True` writes `model.int8.onnx`, too (weights quantised).
+    `gguf`: for llama.cpp, with other heads and neurons in every layer (Llama, SmolLM2, Mistral without a window, Qwen2
+    and what has the same graph); `quantize="q8_0"` and others. A real llama.cpp opens it and must agree with the model.
+    For a format that is one file, `folder` may be a file's name: `hp.export(model, "small.gguf", format="gguf")`.
     `example` is a batch to check it on, where none can be made; `options` are those of a format of your own.
 
     Example:
@@ -38,8 +43,19 @@ def export(
         >>> hp.export(hp.prune_(model, mask), "anywhere", format="standalone").name
         'anywhere'
     """
+    return export_checked(model, folder, format, example=example, **options, **({"int8": True} if int8 else {}))[0]
+
+
+def export_checked(
+    model: nn.Module,
+    folder: str | Path,
+    format: str,  # noqa: A002
+    *,
+    example: Batch | None = None,
+    **asked: object,
+) -> tuple[Path, Checked]:
+    """`export`, with what comparing the written file with the model found."""
     chosen, target = exports[format], Path(folder)
-    asked = {**options, **({"int8": True} if int8 else {})}
     for name in asked:
         if name not in chosen.options:
             others = [other for other in exports if name in exports[other].options]
@@ -48,12 +64,31 @@ def export(
                 if others
                 else f"No format has an option called '{name}'. {format} takes {', '.join(chosen.options) or 'none'}."
             )
+    if names_file(chosen, target):
+        return target, _write_file(target, chosen, lambda place: chosen.write(model, place, example, **asked))
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"'{target}' is a file; expected a folder to write to.")
     entry = config_entry.read(model)
+    found: list[Checked | None] = []
 
     def card(before: str) -> str:
         return before if entry is None else model_card(entry, before, loading=chosen.loading)
 
-    save_beside(target.resolve(), lambda place: chosen.write(model, place, example, **asked), card)
-    return target
+    save_beside(target.resolve(), lambda place: found.append(chosen.write(model, place, example, **asked)), card)
+    return target, found[0] or Checked()
+
+
+def names_file(chosen: Format, target: Path) -> bool:
+    """Whether a target is the name of the one file that a format makes."""
+    return bool(chosen.file) and target.suffix == Path(chosen.file).suffix
+
+
+def _write_file(target: Path, chosen: Format, write: Callable[[Path], Checked | None]) -> Checked:
+    """Made in a folder beside the target, and moved to it when it is whole and compared."""
+    if target.is_dir():
+        raise CheckpointError(f"'{target}' is a folder; expected the name of a file to write.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as place:
+        found = write(Path(place))
+        (Path(place) / chosen.file).replace(target)
+    return found or Checked()

@@ -26,6 +26,8 @@ EXTRAS = {  # what each is for, in a word or two
     "report": "pictures and pages",
     "ray": "clusters",
     "onnx": "ONNX files",
+    "gguf": "files for llama.cpp",
+    "openvino": "files for OpenVINO",
     "demo": "a small model and reviews",
 }
 CORE = ("torch", "transformers", "safetensors", "numpy", "scipy")

@@ -17,6 +17,7 @@ from headprune.checkpoint.out_folder import OutFolder, check_companions, new_mod
 from headprune.errors import FileFormatError
 from headprune.files import WorkParts, write_text
 from headprune.heads import HeadScores
+from headprune.jobs.export import Exported, Wanted
 from headprune.jobs.job import SILENT, Progress, Step
 from headprune.jobs.options.shrink import ShrinkOptions
 from headprune.jobs.retrain import Lesson, retrain_
@@ -40,26 +41,40 @@ class ShrinkResult:
 
     models: tuple[Shrunk, ...]
     out: tuple[str, ...] = ()
+    exported: Exported | None = None
     version: ClassVar[int] = 1
 
     def to_dict(self) -> dict[str, Any]:
         found = [shrunk.to_dict() for shrunk in self.models]
-        return {
-            "models": [{**one, "out": out} for one, out in zip(found, self.out or [None] * len(found), strict=True)]
-        }
+        models = [{**one, "out": out} for one, out in zip(found, self.out or [None] * len(found), strict=True)]
+        return {"models": models, **({"export": self.exported.to_dict()} if self.exported else {})}
 
     def message(self) -> str:
         told = [
             f"{shrunk.budget}\n{shrunk}" + (f"\nsaved to {out}" if out else "")
             for shrunk, out in zip(self.models, self.out or [""] * len(self.models), strict=True)
         ]
-        return "\n\n".join(told)
+        return "\n\n".join([*told, *([self.exported.message()] if self.exported else [])])
 
 
 def shrink(options: ShrinkOptions, progress: Progress = SILENT) -> ShrinkResult:
     """Choose, repair, remove and save; several budgets share what is the same for all. Models that are finished, and
-    scores, are not made again after an interruption."""
+    scores, are not made again after an interruption. With `export`, the model is then written in that format."""
     options.check()
+    if options.export is None or options.out is None:
+        return _shrunk(options, progress)
+    wanted = Wanted.parse(options.export, options.corpus)
+    is_file = wanted.check(options.out, force=options.force)
+    folder = options.keep or options.out.absolute().parent / f".{options.out.name}-{UNFINISHED}"
+    found = _shrunk(replace(options, out=folder, export=None, keep=None), progress)
+    model = load_model(str(folder), options.device, trust_remote_code=options.trust_remote_code)
+    exported = wanted.write(model, folder, options.out, is_file=is_file)
+    if options.keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return replace(found, out=(str(options.keep or options.out),), exported=exported)
+
+
+def _shrunk(options: ShrinkOptions, progress: Progress) -> ShrinkResult:
     budget, amounts = options.amounts()
     folders = {} if options.out is None or options.dry_run else _folders(options, options.out, budget, amounts)
     kept = {text: _kept(folder) for text, folder in folders.items() if folder.is_finished}

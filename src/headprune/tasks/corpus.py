@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def corpus_batches(
     task: LanguageTask = MaskedLanguageTask() if "MaskedLM" in type(model).__name__ else LanguageTask()
     processor = load_processor(task, name)
     match_padding_(model, processor)
-    source = Source(files=tuple(path for place in files for path in _texts_in(place)))
+    source = Source(files=tuple(path for place in files for path in texts_in(place)))
     if isinstance(task, MaskedLanguageTask) or _writes_text(model):
         rows = task.load(source, "train", processor, length)
     else:
@@ -36,7 +37,22 @@ def corpus_batches(
     return list(rows.sample(min(count, len(rows)), seed).batches(batch_size))
 
 
-def _texts_in(place: Path) -> list[Path]:
+def beginnings(files: Sequence[Path], most: int = 20_000) -> list[str]:
+    """So many characters of each text, for a look at what a model makes of it."""
+    found = []
+    for path in [path for place in files for path in texts_in(place)]:
+        try:
+            with (
+                gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as text
+            ):
+                found.append(text.read(most))
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"The text '{path}' cannot be read: {error}.") from error
+    return found
+
+
+def texts_in(place: Path) -> list[Path]:
+    """The texts that a file or a folder stands for."""
     if not place.is_dir():
         return [place]
     found = sorted((*place.glob("*.txt"), *place.glob("*.txt.gz")))

@@ -49,6 +49,11 @@ class ShrinkOptions:
     ] = 0.0
     lr: Annotated[float, Option("Peak learning rate of that training.")] = 1e-4
     out: Annotated[Path | None, Option("Folder for the smaller model; for several budgets, a folder of them.")] = None
+    export: Annotated[
+        str | None,
+        Option("--out then is the model in a format of `headprune export`: gguf:q8_0, gguf, onnx:int8, openvino, …"),
+    ] = None
+    keep: Annotated[Path | None, Option("With --export: the checkpoint in this folder, too.")] = None
     dry_run: Annotated[bool, Option("Only tell what it would cost.")] = False
     force: Force = False
     seed: Seed = 0
@@ -67,6 +72,10 @@ class ShrinkOptions:
             raise DataError(
                 "--epochs trains on the examples of a task: give --task (causal-lm for running text), not --corpus."
             )
+        if self.keep is not None and self.export is None:
+            raise DataError("--keep is for --export: without it, --out is the checkpoint.")
+        if self.export is not None and (self.dry_run or len(self.amounts()[1]) > 1):
+            raise DataError("--export writes one model: give one budget, and no --dry-run.")
         known_name("--parts", self.parts, ("auto", "heads", "neurons", "both"))
         self.amounts()
 
