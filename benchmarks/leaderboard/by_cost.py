@@ -20,7 +20,7 @@ RIVALS = (
     KWON, ("flap", "bias"),  # as published
     *((order, SAME) for order in ("kwon", "flap", "wanda", "sensitivity", "uniform", "magnitude", "random")),
 )  # fmt: skip
-FEW_RIVALS = (KWON, ("flap", "bias"), ("kwon", SAME), ("flap", SAME), ("sensitivity", SAME))  # where a cell takes long
+FEW_RIVALS = (KWON, ("flap", "bias"), ("sensitivity", SAME))  # where a cell takes long
 EVEN = {"uniform": "curvature", "magnitude": "magnitude", "random": "random"}  # the same share of every site, by what
 FIRST_LAYERS = ("first-1", "first-2")
 INT8 = ("int8-onnx", "int8-torchao")
@@ -95,11 +95,12 @@ def _of_place(model: str, data: str, tuning: int) -> list[CostSpec]:
         found += cells(BEST, "prune", HEADS[model])
     if data in TEXTS:
         return found
-    found += cells(BEST, "speedup", SPEEDUPS)
+    found += cells(BEST, "speedup", SPEEDUPS if model == "minilm" else SPEEDUPS[1::2])
     found += [c for way in FIRST_LAYERS for c in cells((way, "none"), "whole", (1.0,))]
     found += [c for way in INT8 for c in cells((way, "none"), "whole", (1.0,))]
     found += cells(("best+int8-onnx", SAME), "macs", (0.4, 0.2))
-    return [*found, *cells(BEST, "macs", TRAINED_MACS, TRAINED_EPOCHS)]
+    trained = cells(BEST, "macs", TRAINED_MACS, TRAINED_EPOCHS) if model == "minilm" or tuning == 1 else []
+    return [*found, *trained]
 
 
 def _rivals(model: str) -> tuple[tuple[str, str], ...]:

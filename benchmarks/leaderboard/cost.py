@@ -10,6 +10,7 @@ import typer
 from benchmarks.leaderboard.__main__ import BOARD, write_page
 from benchmarks.leaderboard.by_cost import NEIGHBOURS, CostSpec, core_hours, cost_cell, cost_specs
 from benchmarks.leaderboard.cells import add_cell, read_cells, spec_of
+from benchmarks.leaderboard.comparisons import compared
 from benchmarks.leaderboard.cost_model import CostModel, one_thread
 from benchmarks.leaderboard.neighbours import EncoderModel
 from benchmarks.leaderboard.places import Folders
@@ -52,6 +53,8 @@ def cost(
     folders = Folders(data_dir, report_dir, models, {"minilm": Path(str(hp.demo_model())), "mpnet": mpnet})
     with one_thread():
         count, left_out = _computed(wanted, folders, out, rows, again=bool(cell))
+    for changed in compared(read_cells(out), rows):
+        add_cell(out, changed)
     if page is not None:
         write_page(page, read_cells(out))
     without = f"; no model yet for {', '.join(left_out)}" if left_out else ""

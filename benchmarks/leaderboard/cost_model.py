@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from benchmarks.leaderboard.by_cost import EVEN, FIRST_LAYERS, SAME, TEXTS, CostSpec
 from benchmarks.leaderboard.calibration_error import Confidences
+from benchmarks.leaderboard.comparisons import keep
 from benchmarks.leaderboard.measure import CALIBRATION, CALIBRATION_TEXTS, TEST_TOKENS, _log_loss
 from benchmarks.leaderboard.places import LENGTHS, Folders
 
@@ -80,19 +80,15 @@ class CostModel:
         full, full_error = self.full
         smaller = self._smaller(spec)
         found, error = self._scored(smaller.model)
-        self._keep(spec, found)
+        keep(self.rows, spec, found.rows)
         gap = paired_bootstrap(full.rows, found.rows, statistic=full.metric.of, seed=spec.seed)
         assert gap.interval is not None
-        cell = {
+        return {
             "metric": found.metric.name, "full": full.score, "score": found.score, "nll_full": _log_loss(full),
             "nll": _log_loss(found), "ece_full": full_error, "ece": error, "examples": len(found.rows),
             "change": {"difference": gap.difference, "interval": [gap.interval.low, gap.interval.high]},
-            "seconds": smaller.seconds, **self._cost(smaller), **smaller.facts,
+            "seconds": smaller.seconds, **self._cost(smaller), **smaller.facts, "took": time.process_time() - began,
         }  # fmt: skip
-        against = self._against(spec, found)
-        if against is not None:
-            cell["against"] = against
-        return {**cell, "took": time.process_time() - began}
 
     def _scored(self, model: Any) -> tuple[Evaluation, float | None]:
         """The score with examples, and the expected calibration error where there are classes to be sure of."""
@@ -199,24 +195,6 @@ class CostModel:
     def _macs_left(self, model: Any) -> float:
         left, whole = (measure(m, batch=BATCH, length=LENGTH, repeats=0).macs.total for m in (model, self.whole))
         return float(left / whole)
-
-    def _keep(self, spec: CostSpec, found: Evaluation) -> None:
-        path = self._kept(spec)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, found.rows)
-
-    def _kept(self, spec: CostSpec) -> Path:
-        return self.rows / (spec.name.replace("/", "_") + ".npy")
-
-    def _against(self, spec: CostSpec, found: Evaluation) -> dict[str, Any] | None:
-        """`best` minus this way at the same budget, paired over examples; None for `best`, or where it is not known."""
-        best = CostSpec(spec.model, spec.data, spec.tuning, "best", SAME, spec.budget, spec.amount)
-        if spec.method == "best" or not self._kept(best).is_file():
-            return None
-        rows = np.load(self._kept(best), allow_pickle=False)
-        gap = paired_bootstrap(found.rows, rows, statistic=found.metric.of, seed=spec.seed)
-        assert gap.interval is not None
-        return {"change": gap.difference, "interval": [gap.interval.low, gap.interval.high]}
 
 
 @contextmanager

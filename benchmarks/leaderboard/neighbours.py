@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.leaderboard.by_cost import NEIGHBOURS, SAME, CostSpec
+from benchmarks.leaderboard.comparisons import keep
 from benchmarks.leaderboard.measure import CALIBRATION
 from benchmarks.leaderboard.places import LENGTHS, Folders
 from torch import Tensor
@@ -33,6 +34,7 @@ class EncoderModel:
     tokenizer: Any
     texts: list[str]
     calibration: list[str]
+    rows: Path  # what was found in earlier cells, to compare with
     shrinkers: dict[tuple[str, str], tuple[Shrinker, float]] = field(default_factory=dict)
     near: Tensor | None = None  # of the whole model
 
@@ -43,7 +45,7 @@ class EncoderModel:
         folder = folders.model(spec.model, NEIGHBOURS, spec.tuning)
         texts, calibration = (_texts(folders.report / NEIGHBOURS / f"{part}.tsv") for part in ("test", "train"))
         model = AutoModel.from_pretrained(folder).eval()
-        return cls(model, AutoTokenizer.from_pretrained(folder), texts, calibration[:CALIBRATION])
+        return cls(model, AutoTokenizer.from_pretrained(folder), texts, calibration[:CALIBRATION], rows)
 
     def measured(self, spec: CostSpec) -> dict[str, Any]:
         """One cell: the share of a sentence's neighbours that stay, over all sentences."""
@@ -52,6 +54,7 @@ class EncoderModel:
             self.near = nearest(self._vectors(self.whole))
         one, seconds, recover = self._shrunk(spec)
         stay = staying_shares(self.near, nearest(self._vectors(one.model)))
+        keep(self.rows, spec, stay)
         interval = bootstrap_interval(stay, lambda rows: float(rows.mean()), seed=spec.seed)
         whole = measure(self.whole, batch=BATCH, length=LENGTH, repeats=0)
         found = measure(one.model, batch=BATCH, length=LENGTH, against=self.whole, repeats=REPEATS)
