@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from benchmarks.leaderboard.calibration_error import Confidences
 from benchmarks.leaderboard.comparisons import keep
 from benchmarks.leaderboard.measure import CALIBRATION, CALIBRATION_TEXTS, TEST_TOKENS, _log_loss
 from benchmarks.leaderboard.places import LENGTHS, Folders
+from benchmarks.leaderboard.speed import BATCH, LENGTH, times_of
 
 from headprune.cost.measurement import measure
 from headprune.recovery.greedy_search import named_repair
@@ -27,8 +28,6 @@ from headprune.tasks import evaluate
 from headprune.tasks.data import TaskData, match_padding_, open_task
 from headprune.tasks.task import Evaluation, Examples
 
-BATCH, LENGTH = 8, 64  # of a forward pass whose MACs and time are told
-REPEATS = 15
 LEARNING_RATE = 1e-4  # of the epochs after the cut, as `headprune shrink` has it
 
 
@@ -39,7 +38,7 @@ class Smaller:
     model: Any
     seconds: float  # processor time of choosing, repairing, training
     facts: dict[str, Any] = field(default_factory=dict)
-    times: Callable[[], dict[str, Any]] | None = None  # where it is no PyTorch model
+    macs: float | None = None  # left of the whole model's, where they cannot be counted
 
 
 @dataclass
@@ -98,17 +97,9 @@ class CostModel:
         return found, None if is_text else sure.error()
 
     def _cost(self, smaller: Smaller) -> dict[str, Any]:
-        """MACs left and the speed-up, each with what it is measured against."""
-        if smaller.times is not None:
-            return smaller.times()
-        found = measure(smaller.model, batch=BATCH, length=LENGTH, against=self.whole, repeats=REPEATS)
-        macs = measure(self.whole, batch=BATCH, length=LENGTH, repeats=0).macs.total
-        assert found.timing is not None
-        return {
-            "macs": found.macs.total / macs, "parameters": found.parameters.total, "speedup": found.timing.speedup,
-            "speedup_spread": found.timing.speedup_spread, "control": found.timing.control,
-            "control_spread": found.timing.control_spread,
-        }  # fmt: skip
+        """MACs left and the speed-up, each against the whole model."""
+        macs = smaller.macs if smaller.macs is not None else self._macs_left(smaller.model)
+        return {"macs": macs, **times_of(smaller.model, self.whole)}
 
     def _smaller(self, spec: CostSpec) -> Smaller:
         if spec.method in FIRST_LAYERS:
@@ -182,15 +173,12 @@ class CostModel:
         return Smaller(model, 0.0, {"recover": "none"})
 
     def _quantised(self, model: Any, how: str, seconds: float, facts: dict[str, Any]) -> Smaller:
-        from benchmarks.leaderboard.int8 import quantised, times_of
+        from benchmarks.leaderboard.int8 import quantised
 
         began = time.process_time()
         small = quantised(model, how)
-        macs = self._macs_left(model)
-        return Smaller(
-            small, seconds + time.process_time() - began, facts,
-            lambda: {"macs": macs, **times_of(small, self.whole, BATCH, LENGTH, REPEATS)},
-        )  # fmt: skip
+        seconds += time.process_time() - began
+        return Smaller(small, seconds, facts, self._macs_left(model))
 
     def _macs_left(self, model: Any) -> float:
         left, whole = (measure(m, batch=BATCH, length=LENGTH, repeats=0).macs.total for m in (model, self.whole))

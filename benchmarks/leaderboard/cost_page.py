@@ -33,9 +33,11 @@ def cost_sections(cells: Sequence[Cell]) -> list[str]:
         "## By cost",
         "",
         "Heads and neurons go together, within a budget of MACs (or until a forward pass was measured to be so many "
-        "times as fast), both of 8 examples of 64 tokens, with one thread. Nothing is trained unless said. Every way "
-        "gets the same 512 training examples (32 pieces of 256 tokens for language models), of which a quarter is held "
-        "out. Three fine-tunings a classifier, each with calibration data of its own. Points lost are whole minus "
+        "times as fast), both of 8 examples of 64 tokens. Speeds are ratios of processor time with one thread, in "
+        "rounds of the whole model, the smaller one, and the whole one again, which is the control. Nothing is trained "
+        "unless said. Every way gets the same 512 training examples (32 pieces of 256 tokens for language models), of "
+        "which a quarter is held out for the price and for choices that a way makes itself; the others are fitted on. "
+        "Three fine-tunings a classifier, each with calibration data of its own. Points lost are whole minus "
         "smaller; ± is half of a 95 % interval over both: Student's t over fine-tunings and a paired bootstrap over "
         "examples, their widths added as squares. `same` is the repair of `best`, given to another order.",
         "",

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headprune as hp
-from headprune.cost.measurement import interleaved, ratio, sized_example
 
 
 def quantised(model: nn.Module, how: str) -> nn.Module:
@@ -51,13 +50,3 @@ class OnnxModel(nn.Module):
         logits = torch.from_numpy(self.session.run(None, given)[0])
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, -2), labels.flatten())
         return SimpleNamespace(logits=logits, loss=loss)
-
-
-def times_of(small: nn.Module, whole: nn.Module, batch: int, length: int, repeats: int) -> dict[str, Any]:
-    """The speed-up over the whole model in PyTorch, and that model against itself."""
-    inputs = {name: value for name, value in sized_example(whole, batch, length).items() if name != "labels"}
-    tasks = [lambda m=m: m(**inputs) for m in (whole, whole, small)]
-    with torch.inference_mode():
-        first, second, smaller = interleaved(tasks, repeats)
-    (middle, low, high), (control, *spread) = ratio(first, smaller), ratio(first, second)
-    return {"speedup": middle, "speedup_spread": [low, high], "control": control, "control_spread": spread}

@@ -15,6 +15,7 @@ from benchmarks.leaderboard.by_cost import NEIGHBOURS, SAME, CostSpec
 from benchmarks.leaderboard.comparisons import keep
 from benchmarks.leaderboard.measure import CALIBRATION
 from benchmarks.leaderboard.places import LENGTHS, Folders
+from benchmarks.leaderboard.speed import BATCH, LENGTH, times_of
 from torch import Tensor
 
 from headprune.cost.measurement import measure
@@ -23,7 +24,7 @@ from headprune.shrink import Shrinker
 from headprune.stats import bootstrap_interval
 from headprune.structure.find import find_heads
 
-NEAREST, BATCH, LENGTH, REPEATS = 10, 8, 64, 15
+NEAREST = 10
 
 
 @dataclass
@@ -57,16 +58,14 @@ class EncoderModel:
         keep(self.rows, spec, stay)
         interval = bootstrap_interval(stay, lambda rows: float(rows.mean()), seed=spec.seed)
         whole = measure(self.whole, batch=BATCH, length=LENGTH, repeats=0)
-        found = measure(one.model, batch=BATCH, length=LENGTH, against=self.whole, repeats=REPEATS)
-        left, timing = find_heads(one.model, neurons=True), found.timing
-        assert timing is not None
+        found = measure(one.model, batch=BATCH, length=LENGTH, repeats=0)
+        left = find_heads(one.model, neurons=True)
         return {
             "metric": "neighbours", "full": 1.0, "score": float(stay.mean()), "nll_full": None, "nll": None,
             "ece_full": None, "ece": None, "examples": len(stay), "recover": recover, "seconds": seconds,
             "change": {"difference": interval.estimate - 1, "interval": [interval.low - 1, interval.high - 1]},
-            "macs": found.macs.total / whole.macs.total, "parameters": found.parameters.total,
-            "speedup": timing.speedup, "speedup_spread": timing.speedup_spread, "control": timing.control,
-            "control_spread": timing.control_spread, "heads": len(left.attention), "neurons": len(left.neurons),
+            "macs": found.macs.total / whole.macs.total, **times_of(one.model, self.whole),
+            "heads": len(left.attention), "neurons": len(left.neurons),
             "calibration": len(self.calibration), "took": time.process_time() - began,
         }  # fmt: skip
 
