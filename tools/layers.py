@@ -10,6 +10,7 @@ LAYERS = {
     "errors": "the exception tree",
     "limits": "how much a file may ask for",
     "memory": "how much memory there is, and what may be taken of it",
+    "quiet": "other libraries' words, kept from people who did not ask for them",
     "registry": "names to things, with near-miss hints and entry points of other packages",
     "types": "types that many rooms share",
     "typed_json": "dataclasses to and from JSON, the first wrong field told",

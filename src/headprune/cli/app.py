@@ -13,6 +13,7 @@ from headprune import __version__
 from headprune.cli.options import command, state
 from headprune.errors import HeadpruneError
 from headprune.files import disk_trouble
+from headprune.quiet import quiet_libraries
 
 INTERRUPTED = 130  # what a command gives back after Ctrl-C
 STOPPED = "\nstopped; the same command goes on from what it had finished"
@@ -101,6 +102,8 @@ def _common(
 ) -> None:
     state.debug = debug
     logging.getLogger("headprune").setLevel(logging.DEBUG if debug else logging.NOTSET)
+    if not debug:
+        quiet_libraries()
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.errors import HeadpruneError
 from headprune.heads import HeadMap
+from headprune.heads.show import frame, table
 from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.find import find_heads
 from headprune.structure.run import run, same_attributes, to_model, unwrapped
@@ -54,6 +55,30 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What a person wants to know, in order."""
+        told = [("heads", f"{self.heads:,}"), ("parameters", f"{self.parameters.total:,}"),
+                ("MACs", f"{self.macs.total:,} (batch {self.batch}, length {self.length})")]  # fmt: skip
+        if self.timing is not None:
+            told.append(("examples a second", f"{self.timing.examples_per_second:.1f}"))
+        if self.timing is not None and self.timing.speedup is not None:
+            told.append(("speed", f"{self.timing.speedup:.2f} times (itself against itself {self.timing.control:.2f})"))
+        return told
+
+    def __repr__(self) -> str:
+        return f"Measurement({'; '.join(f'{name} {value}' for name, value in self.facts())})"
+
+    def _repr_html_(self) -> str:
+        return table(self.facts(), ("", "measured"))
+
+    def to_frame(self) -> Any:
+        """A frame of pandas: a row a part of the model."""
+        parts = {**self.parameters.parts, **self.macs.parts}
+        return frame([
+            {"part": name, "parameters": self.parameters.parts.get(name), "macs": self.macs.parts.get(name)}
+            for name in parts
+        ])  # fmt: skip
 
 
 def measure(

@@ -10,6 +10,7 @@ from typing import Any
 
 from headprune import files, limits
 from headprune.errors import FileFormatError, UnknownNameError
+from headprune.heads.show import Picture, frame, head_cells, neuron_sites
 from headprune.registry import hint
 
 
@@ -197,6 +198,19 @@ class HeadMap:
 
     def __repr__(self) -> str:
         return f"HeadMap({len(self._sites)} sites, {len(self)} heads)"
+
+    def plot(self) -> Picture:
+        """A map: a row a site, a cell a head, dashed where one was removed. A notebook shows it; `.save(path)`."""
+        rows = {site.id: [1.0] * site.original_num_heads for site in self}
+        return head_cells(rows, self.kept(), title=repr(self), neurons=neuron_sites(rows))
+
+    def _repr_html_(self) -> str:
+        return self.plot().svg
+
+    def to_frame(self) -> Any:
+        """A frame of pandas: a row a site."""
+        names = ("id", "component", "layer", "num_heads", "original_num_heads", "num_kv_heads", "head_dim", "path")
+        return frame([{name: getattr(site, name) for name in names} for site in self])
 
     def __str__(self) -> str:
         rows = [("site", "heads", "kv", "width", "kept", "module")]

@@ -7,11 +7,12 @@ import math
 import operator
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from headprune import files
 from headprune.errors import MaskError, UnknownNameError
 from headprune.heads.headmap import NEURONS, HeadId, HeadMap, Site, SiteName, counts, head_lists
+from headprune.heads.show import Picture, frame, head_cells, neuron_sites
 from headprune.registry import hint
 
 Unit = Literal["head", "group", "query"]
@@ -231,6 +232,21 @@ class HeadMask:
 
     def __repr__(self) -> str:
         return f"HeadMask(keeps {len(self)} of {sum(self._original.values())} heads)"
+
+    def plot(self) -> Picture:
+        """A map: a row a site, a cell a head, dashed where it goes. A notebook shows it; `.save(path)`."""
+        rows = {site: [1.0] * count for site, count in self._original.items()}
+        return head_cells(rows, self._kept, title=repr(self), neurons=neuron_sites(self._original))
+
+    def _repr_html_(self) -> str:
+        return self.plot().svg
+
+    def to_frame(self) -> Any:
+        """A frame of pandas: a row a head, and whether it stays."""
+        return frame([
+            {"site": site, "head": head, "kept": head in set(self._kept[site])}
+            for site, count in self._original.items() for head in range(count)
+        ])  # fmt: skip
 
     def to_dict(self) -> dict[str, list[int]]:
         """`{site id: [kept original heads]}`, every site named."""

@@ -11,6 +11,7 @@ from headprune import files
 from headprune.errors import FileFormatError, MaskError, UnknownNameError
 from headprune.heads.headmap import HeadId, HeadMap, Site, SiteName, canonical_component, check_heads
 from headprune.heads.mask import HeadMask, Unit, heads_to_prune, refuse_nothing
+from headprune.heads.show import Picture, frame, head_cells, neuron_sites
 from headprune.registry import hint
 
 # Files of 0.1.0 do not say whether their scores compare across sites: these did. Today a scorer says it.
@@ -24,7 +25,7 @@ Row = tuple[float | None, ...]  # one number per original head of a site; None w
 Normalize = Literal["site", "none"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class HeadScores:
     """A number per head; larger is always more worth keeping.
 
@@ -124,6 +125,25 @@ class HeadScores:
             norm = math.sqrt(math.fsum(x * x for x in row if x is not None)) + 1e-20
             rows[site] = _divided(row, norm)
         return rows
+
+    def __repr__(self) -> str:
+        count = sum(value is not None for row in self.sums.values() for value in row)
+        return f"HeadScores({self.method} on {self.data or 'unnamed data'}: {count} heads in {len(self.sums)} sites)"
+
+    def plot(self) -> Picture:
+        """A map, the darker the more a head is worth. A notebook shows it; `.save(path)`."""
+        return head_cells(dict(self.normalized()), title=repr(self), neurons=neuron_sites(self.sums))
+
+    def _repr_html_(self) -> str:
+        return self.plot().svg
+
+    def to_frame(self) -> Any:
+        """A frame of pandas: a row a head, with its score and standard error; None where it was removed."""
+        errors = self.standard_errors
+        return frame([
+            {"site": site, "head": head, "score": value, "standard_error": errors[site][head]}
+            for site, row in self.scores.items() for head, value in enumerate(row)
+        ])  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -34,10 +34,11 @@ def finetune(options: FinetuneOptions, progress: Progress = SILENT) -> Trained |
     guide = None
     if options.teacher is not None:
         guide = load_teacher(options.teacher, learner, opened.processor, options.device)
-    trained = training.finetune(
-        learner, opened.processor, opened.task, examples, options.out / "checkpoints", recipe, teacher=guide,
-        keep_checkpoints=options.keep_checkpoints, quiet=progress.quiet, force=options.force,
-    )  # fmt: skip
+    with progress.parts(recipe.steps(examples)) as step:
+        trained = training.finetune(
+            learner, opened.processor, opened.task, examples, options.out / "checkpoints", recipe, teacher=guide,
+            keep_checkpoints=options.keep_checkpoints, force=options.force, watch=(step, progress.tell),
+        )  # fmt: skip
     if not is_main_process():
         return None
     facts = {"recipe": recipe.to_dict(), "train_examples": len(examples), "left_out": examples.left_out}

@@ -20,13 +20,14 @@ class Inspected:
     """The heads of a model."""
 
     heads: HeadMap
+    every: HeadMap | None = None  # with neurons, for people
     version: ClassVar[int] = 1
 
     def to_dict(self) -> dict[str, Any]:
         return labelled("heads", self.heads.to_dict())
 
     def message(self) -> str:
-        return f"{self.heads}\n\n{head_text(self.heads)}"
+        return f"{self.heads}\n\n{head_text(self.every or self.heads)}"
 
 
 def inspect(options: InspectOptions, progress: Progress = SILENT) -> Inspected:
@@ -37,8 +38,8 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Inspected:
         step("loading the model")
         model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
         step("finding heads")
-        heads = find_heads(model)
+        heads, every = find_heads(model), find_heads(model, neurons=True)
     if options.out is not None:
         write_text(options.out / "heads.json", heads.to_json())
         write_text(options.out / "heads.svg", head_picture(heads))
-    return Inspected(heads)
+    return Inspected(heads, every)

@@ -19,6 +19,7 @@ from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.heads.headmap import NEURONS
 from headprune.heads.mask import Unit, head_units, refuse_nothing
 from headprune.heads.patterns import pattern
+from headprune.heads.picture import head_text
 from headprune.heads.scores import Per
 from headprune.heads.stored import read_mask, read_scores
 from headprune.jobs.drop_report import DropReport, HeldOut
@@ -28,7 +29,7 @@ from headprune.jobs.options.prune import BUDGETS, Choice, PruneOptions
 from headprune.masking import EmptySite
 from headprune.recovery import recoveries
 from headprune.recovery.greedy_search import Calibration, named_repair
-from headprune.scoring import score
+from headprune.scoring import score, scorers
 from headprune.structure.find import find_parts
 from headprune.surgery.edits import Gqa
 from headprune.surgery.plan import Plan, plan
@@ -121,7 +122,7 @@ def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult:
         if held_out is not None and asked is not None:
             result = replace(result, budget=held_out.report(float(asked.text), chosen))
         if out is None:
-            return replace(result, text=_dry_message(result, planned))
+            return replace(result, text=_dry_message(result, planned, options))
         check_room(
             out.path, planned.parameters_after.total * next(model.parameters()).element_size(), "the smaller model"
         )
@@ -194,7 +195,8 @@ def _examples(
     """What choosing and repairing need of a task: training examples, and the halves of dev for a budget of loss."""
     choice = options.choice
     evaluates = asked is not None and asked.budget.needs == "evaluate"
-    if choice.method is None and repair is None and not evaluates:
+    reads_data = choice.method is not None and not (choice.method in scorers and scorers[choice.method].data_free)
+    if not reads_data and repair is None and not evaluates:
         return None, None
     if options.data.task is None:
         raise MaskError("--method, --recover and --max-drop need --task: on what?")
@@ -227,7 +229,7 @@ def _choose(options: PruneOptions, subject: Subject) -> tuple[HeadMask, str]:
             choice.method, subject.repair, prune=prune, keep=keep, unit=unit, at_least=choice.at_least
         )
         return mask, f"{share} by {choice.method} on {calibration.name}, unit {unit}"
-    scores = _scores(choice, calibration)
+    scores = _scores(options, subject)
     by = f"{scores.method} on {scores.data or 'unnamed data'}" if scores is not None else f"chance, seed {options.seed}"
     if choice.pattern is not None:
         mask = pattern(heads, choice.pattern, scores=scores, seed=options.seed)
@@ -248,12 +250,16 @@ def _choose(options: PruneOptions, subject: Subject) -> tuple[HeadMask, str]:
     ), by
 
 
-def _scores(choice: Choice, calibration: Calibration | None) -> HeadScores | None:
+def _scores(options: PruneOptions, subject: Subject) -> HeadScores | None:
+    choice = options.choice
     if choice.scores is not None:
         return read_scores(choice.scores)
-    if choice.method is None or calibration is None:
+    if choice.method is None:
         return None
-    return calibration.scores(choice.method, choice.unit)
+    if subject.calibration is None:  # a method that looks at no data
+        scores = score(subject.model, method=choice.method, heads=subject.heads, seed=options.seed)
+        return replace(scores, data="no data")
+    return subject.calibration.scores(choice.method, choice.unit)
 
 
 def _within(choice: Choice, subject: Subject, asked: AskedBudget, scores: HeadScores) -> tuple[HeadMask, str]:
@@ -288,17 +294,22 @@ def _save(model: nn.Module, source: Path, out: OutFolder, result: PruneResult) -
         out.note(new)
 
 
-def _dry_message(result: PruneResult, planned: Plan) -> str:
-    told = str(planned).replace(planned.summary(), f"would remove {planned.summary()}")
+def _dry_message(result: PruneResult, planned: Plan, options: PruneOptions) -> str:
+    told = str(planned).replace(planned.summary(), f"would remove {planned.summary()}{_by_chance(options)}")
+    told = f"{head_text(planned.after)}\n\n{told}"
     return told if result.budget is None else f"{result.budget.message()}\n{told}"
 
 
+def _by_chance(options: PruneOptions) -> str:
+    if not options.choice.by_chance:
+        return ""
+    return f", chosen at random (seed {options.seed}; --method or --scores choose by worth)"
+
+
 def _message(result: PruneResult, planned: Plan, options: PruneOptions) -> str:
-    repaired, chance = "", ""
+    repaired, chance = "", _by_chance(options)
     if result.recovery is not None:
         repaired = f"; {result.recovery.method}: {result.recovery.error_left:.0%} of the error left"
-    if options.choice.by_chance:
-        chance = f", chosen at random (seed {options.seed}; --method or --scores choose by worth)"
     equal = f"outputs equal the masked model ({result.difference:.0e})"
     told = f"removed {planned.summary()}{chance}{repaired}; {equal}; saved to {options.out}"
     return told if result.budget is None else f"{result.budget.message()}\n{told}"

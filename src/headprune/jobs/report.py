@@ -9,7 +9,10 @@ from typing import Any, ClassVar
 from headprune.files import write_text
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.report import ReportOptions
+from headprune.lab.experiments.store import Store
+from headprune.lab.playground import Content, page
 from headprune.lab.report import Report, gather, html_page, markdown_page
+from headprune.lab.report.ordinary import markdown_facts, ordinary_content
 from headprune.typed_json import to_plain
 
 
@@ -42,9 +45,34 @@ class Reported:
         return f"{' '.join(self.report.summary())}\n{len(self.report.records)} trials; {pages}"
 
 
-def report(options: ReportOptions, progress: Progress = SILENT) -> Reported:
-    """Show results as one page that needs no network: heads, curves, sizes, and the papers' values beside ours."""
+@dataclass(frozen=True)
+class ReportedFolder:
+    """What single commands left, and the pages that show it."""
+
+    content: Content
+    pages: tuple[Path, ...]
+    version: ClassVar[int] = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "title": self.content.title, "facts": dict(self.content.facts), "pages": [str(path) for path in self.pages],
+            "points": {way.name: len(way.points) for way in self.content.ways},
+        }  # fmt: skip
+
+    def message(self) -> str:
+        told = [f"{name}: {fact}" for name, fact in self.content.facts]
+        return "\n".join([*told, f"{len(told)} results; {', '.join(map(str, self.pages))}"])
+
+
+def report(options: ReportOptions, progress: Progress = SILENT) -> Reported | ReportedFolder:
+    """Show results as one page that needs no network: of runs with the papers' values beside ours, of single commands
+    as a page to play with."""
     options.check()
+    if not any(map(len, map(Store, options.runs))) and not options.preset:
+        content = ordinary_content(options.runs, options.title)
+        for path in options.out:
+            write_text(path, markdown_facts(content) if path.suffix == ".md" else page(content))
+        return ReportedFolder(content, tuple(options.out))
     found = gather(options.runs, options.title, presets=options.preset or ())
     for path in options.out:
         write_text(path, markdown_page(found) if path.suffix == ".md" else html_page(found))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import nn
+
+from headprune.checkpoint.load_model import load_model
 from headprune.checkpoint.out_folder import open_out
 from headprune.files import labelled, write_text
 from headprune.heads import HeadScores
@@ -15,6 +19,7 @@ from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.score import ScoreOptions
 from headprune.lab.analysis.agreement import Agreement, agreement
 from headprune.lab.analysis.pictures import heat_map, write_picture
+from headprune.scoring import scorers
 from headprune.scoring.resumable import score_in_parts
 from headprune.structure.find import find_parts
 from headprune.tasks.data import open_task
@@ -68,16 +73,14 @@ def score(options: ScoreOptions, progress: Progress = SILENT) -> Scored:
     """Score every head on a task's data. An interrupted run goes on where it stopped."""
     out = open_out("score", options).path
     others = [read_scores(path) for path in options.against or ()]
-    opened = open_task(options.data, options.model)
-    rows = opened.examples(options.split, options.examples, options.seed)
-    model, batches = opened.load_model(options.model, options.device), opened.inputs(rows)
+    model, batches, name = _subject(options)
     how = {"reduction": options.reduction} if options.reduction is not None else {}
     how |= {"loss": options.loss} if options.loss != "mean" else {}
     _, heads = find_parts(model, options.parts)
-    with progress.steps(len(batches)) as step:
+    with progress.steps(max(1, len(batches))) as step:
         scores = score_in_parts(
             model, batches, out / "unfinished", heads=heads, method=options.method, seed=options.seed, progress=step,
-            name=f"{options.data.task} {options.split}, {len(rows)} examples", **how,
+            name=name, **how,
         )  # fmt: skip
     write_text(out / "scores.json", scores.to_json())
     title = f"{options.method} on {scores.data}"
@@ -89,3 +92,15 @@ def score(options: ScoreOptions, progress: Progress = SILENT) -> Scored:
     if likewise:
         write_text(out / "agreement.json", json.dumps([other.to_dict() for other in likewise], indent=1))
     return Scored(scores, options.parts, page, likewise)
+
+
+def _subject(options: ScoreOptions) -> tuple[nn.Module, list[dict[str, Any]], str]:
+    """The model, what it is scored on, and in words what that is. Methods that look at no data need none."""
+    data = options.data
+    somewhere = data.data_dir or data.dataset or data.files() or os.environ.get("HEADPRUNE_DATA")
+    if options.method in scorers and scorers[options.method].data_free and not somewhere:
+        return load_model(options.model, options.device), [], "no data"
+    opened = open_task(data, options.model)
+    rows = opened.examples(options.split, options.examples, options.seed)
+    name = f"{data.task} {options.split}, {len(rows)} examples"
+    return opened.load_model(options.model, options.device), opened.inputs(rows), name

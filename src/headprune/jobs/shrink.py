@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -16,7 +17,8 @@ from headprune.checkpoint.load_model import load_model
 from headprune.checkpoint.out_folder import OutFolder, check_companions, new_model_folder, open_out
 from headprune.errors import FileFormatError
 from headprune.files import WorkParts, write_text
-from headprune.heads import HeadScores
+from headprune.heads import HeadMask, HeadScores
+from headprune.heads.picture import head_text
 from headprune.jobs.export import Exported, Wanted
 from headprune.jobs.job import SILENT, Progress, Step
 from headprune.jobs.options.shrink import ShrinkOptions
@@ -42,6 +44,7 @@ class ShrinkResult:
     models: tuple[Shrunk, ...]
     out: tuple[str, ...] = ()
     exported: Exported | None = None
+    maps: tuple[str, ...] = ()  # for people: what stays, as squares
     version: ClassVar[int] = 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,9 +53,10 @@ class ShrinkResult:
         return {"models": models, **({"export": self.exported.to_dict()} if self.exported else {})}
 
     def message(self) -> str:
+        rows = itertools.zip_longest(self.models, self.out, self.maps, fillvalue="")
         told = [
-            f"{shrunk.budget}\n{shrunk}" + (f"\nsaved to {out}" if out else "")
-            for shrunk, out in zip(self.models, self.out or [""] * len(self.models), strict=True)
+            "\n".join(filter(None, (f"{shrunk.budget}\n{shrunk}", shown, f"saved to {out}" if out else "")))
+            for shrunk, out, shown in cast(Iterable[tuple[Shrunk, str, str]], rows)
         ]
         return "\n\n".join([*told, *([self.exported.message()] if self.exported else [])])
 
@@ -80,25 +84,33 @@ def _shrunk(options: ShrinkOptions, progress: Progress) -> ShrinkResult:
     kept = {text: _kept(folder) for text, folder in folders.items() if folder.is_finished}
     left = [text for text in amounts if text not in kept]
     made: dict[str, Shrunk] = {}
+    maps: dict[str, str] = {}
     if folders and left:
         check_companions(Path(options.model))
     with progress.steps(4 + (5 + math.ceil(options.epochs)) * len(left)) as step:
         if left:
             shrinker, lesson = _shrinker(options, budget, step)
+        every = shrinker.every if left else None
         for text in left:
             if options.dry_run:
                 made[text] = shrinker.planned(budget, amounts[text])
+                maps[text] = head_text(shrinker.every, HeadMask.from_dict(shrinker.every, made[text].kept))
                 continue
             one = shrinker if text == left[-1] and not options.epochs else shrinker.copied()
             made[text] = one.shrink_(budget, amounts[text])
             if options.epochs and lesson is not None and options.out is not None:
                 place = options.out / UNFINISHED / folders[text].path.name
                 made[text] = retrain_(one, made[text], shrinker.model, lesson, place, _recipe(options), step)
+            assert every is not None
+            maps[text] = head_text(every, HeadMask.from_dict(every, made[text].kept))
             _save(one.model, Path(options.model), folders[text], made[text])
         if left and options.out is not None and not options.dry_run:
             shutil.rmtree(options.out / UNFINISHED, ignore_errors=True)
     done = {**kept, **made}
-    return ShrinkResult(tuple(done[text] for text in amounts), tuple(str(folder.path) for folder in folders.values()))
+    return ShrinkResult(
+        tuple(done[text] for text in amounts), tuple(str(folder.path) for folder in folders.values()),
+        tuple(maps.get(text, "") for text in amounts),
+    )  # fmt: skip
 
 
 def _recipe(options: ShrinkOptions) -> Recipe:

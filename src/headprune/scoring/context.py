@@ -113,11 +113,14 @@ def batches_of(
     data: Any, device: torch.device, *, collator: Any = None, batch_size: int = 16
 ) -> Iterator[dict[str, Any]]:
     """Batches on the device, from a DataLoader, a list of batches, or a dataset of examples with a collator."""
+    if data is None:
+        raise DataError("There is no data (None); expected a DataLoader, a list of batches, or a dataset.")
     if isinstance(data, Mapping):
         raise DataError("Found one batch; expected several. Put it into a list: [batch].")
     if _is_dataset(data):
         from torch.utils.data import DataLoader
 
+        collator = collator or _padded
         data = DataLoader(data, batch_size=batch_size, shuffle=False, collate_fn=collator)
     for batch in data:
         if not isinstance(batch, Mapping):
@@ -127,6 +130,40 @@ def batches_of(
             )
         _refuse_single_examples(batch)
         yield on_device(batch, device)
+
+
+def _padded(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows of a dataset as it comes: lists of numbers are padded on the right, with a mask; text is left out."""
+    names = [name for name, value in rows[0].items() if not isinstance(value, str)]
+    if not names:
+        raise DataError(_nothing_to_read(rows[0]))
+    found: dict[str, Any] = {}
+    for name in names:
+        values = [row[name] for row in rows]
+        if isinstance(values[0], list | tuple) or (isinstance(values[0], Tensor) and values[0].dim() == 1):
+            found[name] = _padded_lines([torch.as_tensor(one) for one in values], IGNORED if name == "labels" else 0)
+        else:
+            found[name] = torch.utils.data.default_collate(values)
+    if not any(isinstance(value, Tensor) and value.dim() > 1 for value in found.values()):
+        raise DataError(_nothing_to_read(rows[0]))
+    ids = found.get("input_ids")
+    if isinstance(ids, Tensor) and "attention_mask" not in found:
+        ones = [torch.ones(len(row["input_ids"]), dtype=torch.long) for row in rows]
+        found["attention_mask"] = _padded_lines(ones, 0)
+    if "labels" not in found and isinstance(found.get("label"), Tensor):
+        found["labels"] = found.pop("label")
+    return found
+
+
+def _nothing_to_read(row: Mapping[str, Any]) -> str:
+    return (
+        f"The dataset has the columns {', '.join(map(str, row))}, none of which a model reads. Tokenize it first: "
+        "dataset.map(lambda rows: tokenizer(rows['text'], truncation=True), batched=True)."
+    )
+
+
+def _padded_lines(lines: list[Tensor], value: int) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=value)
 
 
 def _refuse_single_examples(batch: Batch) -> None:

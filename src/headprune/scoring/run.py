@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from headprune.errors import UnsupportedModelError
+from headprune.errors import DataError, UnsupportedModelError
 from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.heads.mask import Unit
 from headprune.masking import masked
@@ -68,9 +68,23 @@ def score(
     masking = masked(model, mask, heads=found) if mask is not None else nullcontext()
     solving = equations_of(f"The score '{method}'")
     with torch.inference_mode(False), evaluation(model), masking, solving:  # gradients are wanted in any case
-        scores = scorer(job, **options)
+        try:
+            scores = scorer(job, **options)
+        except IndexError as error:
+            raise DataError(_beyond(model, error)) from error
     how = {} if loss == "mean" else {"loss": loss if isinstance(loss, str) else "own"}
     return dataclasses.replace(scores, data=name, options={**scores.options, **how})
+
+
+def _beyond(model: nn.Module, error: IndexError) -> str:
+    """A label or a token that the model does not have: Python says so in riddles."""
+    config = getattr(model, "config", None)
+    known = [f"{getattr(config, name)} {what}" for name, what in (("num_labels", "classes"), ("vocab_size", "tokens"))
+             if getattr(config, name, None)]  # fmt: skip
+    return (
+        f"A batch has a number that the model does not know ({str(error).rstrip('.')}). It has {' and '.join(known)}, "
+        "numbered from 0: look at the labels, and whether the tokenizer is the model's own."
+    )
 
 
 Function = TypeVar("Function", bound=Callable[..., HeadScores])

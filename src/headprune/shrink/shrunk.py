@@ -7,6 +7,7 @@ from typing import Any
 
 from headprune.cost.measurement import Measurement
 from headprune.heads import HeadMap
+from headprune.heads.show import frame, table
 from headprune.shrink.closeness import Closeness
 from headprune.typed_json import to_plain
 
@@ -58,7 +59,7 @@ class Retrained:
         return f"{told}; before: {self.untrained.agreement:.1%} of its answers as before, KL {self.untrained.kl:.4f}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Shrunk:
     """Before and after. `str` is for people, `to_dict` for programs."""
 
@@ -78,6 +79,23 @@ class Shrunk:
     @property
     def macs_left(self) -> float:
         return self.after.macs / max(1, self.before.macs)
+
+    def __repr__(self) -> str:
+        before, after = self.before, self.after
+        return f"Shrunk({self.budget}: {before.heads} -> {after.heads} heads, {1 - self.macs_left:.0%} fewer MACs)"
+
+    def _sizes(self) -> list[dict[str, object]]:
+        names = ("heads", "neurons", "parameters", "macs")
+        pairs = [(name, getattr(self.before, name), getattr(self.after, name)) for name in names]
+        return [{"what": name, "before": old, "after": new} for name, old, new in pairs]
+
+    def _repr_html_(self) -> str:
+        rows = [(row["what"], f"{row['before']:,}", f"{row['after']:,}") for row in self._sizes()]
+        return table(rows, ("", "before", "after"), f"{self.budget}; {self.price_text()}")
+
+    def to_frame(self) -> Any:
+        """A frame of pandas: sizes before and after."""
+        return frame(self._sizes())
 
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = to_plain(self)

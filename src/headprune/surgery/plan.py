@@ -9,6 +9,7 @@ from torch import nn
 
 from headprune.cost.macs import Count, count_macs, count_parameters
 from headprune.heads import HeadMap, HeadMask
+from headprune.heads.show import Picture, frame, head_cells, neuron_sites
 from headprune.masking import EmptySite
 from headprune.structure.dummy_inputs import example_inputs
 from headprune.structure.run import unwrapped
@@ -46,6 +47,19 @@ class Plan:
             "macs": [self.macs_before.total, self.macs_after.total],
         }
 
+    def _repr_html_(self) -> str:
+        return self.plot().svg
+
+    def plot(self) -> Picture:
+        """What stays and what would go. A notebook shows it; `.save(path)`."""
+        rows = {site.id: [1.0] * site.original_num_heads for site in self.before}
+        return head_cells(rows, self.after.kept(), title=f"would remove {self.summary()}", neurons=neuron_sites(rows))
+
+    def to_frame(self) -> Any:
+        """A frame of pandas: a row a site, before and after."""
+        sites = zip(self.before, self.after, strict=True)
+        return frame([{"site": old.id, "before": old.num_heads, "after": new.num_heads} for old, new in sites])
+
     def __str__(self) -> str:
         lines = []
         for old, new in zip(self.before, self.after, strict=True):
@@ -65,9 +79,11 @@ class Plan:
         neurons = f" and {gone_neurons} of {len(self.before.neurons)} neurons" if self.before.neurons else ""
         parameters = self.parameters_before.total - self.parameters_after.total
         macs = 1 - self.macs_after.total / max(1, self.macs_before.total)
+        total = len(self.before.attention)
+        heads = f"all {total}" if gone == total and total else f"{gone} of {total}"
         return (
-            f"{gone} of {len(self.before.attention)} heads{neurons} ({parameters / 1e6:.3g} M of "
-            f"{self.parameters_before.total / 1e6:.3g} M parameters, {macs:.0%} of MACs)"
+            f"{heads} heads{neurons} ({parameters / 1e6:.3g} M of "
+            f"{self.parameters_before.total / 1e6:.3g} M parameters, {macs:.0%} fewer MACs)"
         )
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from headprune.tasks.task import Examples, Task
 from headprune.tasks.trainers import (
     Counted,
     Validate,
+    told_by_epoch,
     validating,
     with_an_end,
     with_gates,
@@ -88,6 +89,7 @@ def finetune(
     keep_checkpoints: bool = False,
     quiet: bool = False,
     force: bool = False,
+    watch: tuple[Callable[[str], None], Callable[[str], None]] | None = None,
 ) -> nn.Module:
     """Train `model` on the examples; checkpoints go to `folder`, and an interrupted run goes on from the last one.
 
@@ -96,6 +98,7 @@ def finetune(
     With a `teacher`, the loss is shared with the divergence from the teacher's answers (temperature as usual).
     With `gating`, the model has gates, which are trained too (Voita et al., Shim et al.). What `validate` finds after
     each epoch is logged, and kept beside the checkpoints. With `force`, checkpoints of another run there are removed.
+    `watch` is called with every step and with a line an epoch, in place of what the Trainer prints.
     """
     task.check_training(examples)
     if teacher is not None and recipe.label_smoothing:
@@ -129,7 +132,7 @@ def finetune(
                 folder,
                 recipe,
                 keep_all=keep_checkpoints,
-                quiet=quiet,
+                quiet=quiet or watch is not None,
                 save_steps=math.ceil(recipe.steps(examples) / CHECKPOINTS) if task.carries else None,
             ),
             train_dataset=_Rows(examples),
@@ -142,7 +145,9 @@ def finetune(
             # Many models take `num_items_in_batch` and do not use it: their loss is the mean of a batch, and must be
             # averaged over accumulated batches and processes as one.
             trainer.model_accepts_loss_kwargs = False
-        if quiet:
+        if watch is not None:
+            trainer.add_callback(told_by_epoch(transformers, *watch))
+        if quiet or watch is not None:
             trainer.remove_callback(transformers.PrinterCallback)  # it prints losses where a program reads JSON
         if validate is not None:
             trainer.add_callback(validating(transformers, trainer, validate))

@@ -262,7 +262,11 @@ class Labels:
         text = str(value).strip()
         found = self._index(text)
         if found is None:
-            known = hint(text, self.names) if self.names else "Expected a number."
+            untuned = (
+                f"The labels are text, and the model has {self.count} classes without names: it was not trained on "
+                "them. Fine-tune it first (headprune finetune), or write the labels as numbers from 0."
+            )
+            known = hint(text, self.names) if self.names else "Expected a number." if self.is_regression else untuned
             raise DataError(f"{where}: the label is '{text}'. {known}")
         if not self.is_regression and (found != int(found) or not 0 <= found < self.count):
             raise DataError(f"{where}: the label is {text}; there are classes 0 to {self.count - 1}.")

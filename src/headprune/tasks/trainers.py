@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -131,6 +132,33 @@ def validating(transformers: Any, trainer: Trainer, validate: Validate) -> Train
             control.should_log = due
 
     return Validating()
+
+
+def told_by_epoch(transformers: Any, step: Callable[[str], None], tell: Callable[[str], None]) -> TrainerCallback:
+    """A bar that moves with every step, and a line an epoch."""
+
+    class EpochLines(transformers.TrainerCallback):
+        losses: ClassVar[list[float]] = []
+        begun = time.perf_counter()
+
+        def on_epoch_begin(self, args: TrainingArguments, state: State, control: Control, **kwargs: object) -> None:
+            self.losses.clear()
+            self.begun = time.perf_counter()
+
+        def on_step_end(self, args: TrainingArguments, state: State, control: Control, **kwargs: object) -> None:
+            loss = f", loss {self.losses[-1]:.3f}" if self.losses else ""
+            step(f"epoch {math.ceil(state.epoch or 0)}{loss}")
+
+        def on_log(self, args: TrainingArguments, state: State, control: Control, **kwargs: Any) -> None:
+            loss = (kwargs.get("logs") or {}).get("loss")
+            if isinstance(loss, int | float):
+                self.losses.append(float(loss))
+
+        def on_epoch_end(self, args: TrainingArguments, state: State, control: Control, **kwargs: object) -> None:
+            mean = f"mean loss {sum(self.losses) / len(self.losses):.4f}, " if self.losses else ""
+            tell(f"epoch {round(state.epoch or 0)}: {mean}{time.perf_counter() - self.begun:.0f} s")
+
+    return EpochLines()
 
 
 def with_gates(trainer: type[Trainer]) -> Any:

@@ -201,7 +201,8 @@ def _built(model: nn.Module, config: Config, heads: HeadMap) -> PreTrainedModel:
             raise UnsupportedModelError(
                 f"{name} with this number of heads has {key} of shape {wanted or 'nothing'}; the pruned one has "
                 f"{found or 'nothing'}. Its config cannot say that heads are fewer and as wide as before: many "
-                "families take the width of a head from hidden size / heads."
+                "families take the width of a head from hidden size / heads. For places without headprune, "
+                "format='standalone' (--format standalone) takes any pruned model."
             )
     plain.to(next(model.parameters()).device)
     plain.load_state_dict(weights, assign=True)  # the same tensors, each in its own precision

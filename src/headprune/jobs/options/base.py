@@ -40,7 +40,7 @@ class Option:
 
 # What many jobs take.
 Model = Annotated[str, Option("A model: a folder, or a name on the hub.", is_argument=True)]
-Seed = Annotated[int, Option("Seed of random choices.")]
+Seed = Annotated[int, Option("Seed of random choices.", least=0)]
 Device = Annotated[str, Option("Where to run: cpu, cuda, mps, …")]
 Picture = Annotated[Literal["html", "png", "svg"], Option("html (values on hover), png or svg.")]
 Parts = Annotated[

@@ -96,7 +96,10 @@ class Choice:
         if self.is_explicit:
             if amounts or self.is_ordered or (self.mask is not None and self.heads is not None):
                 raise MaskError("--mask and --heads say it all: give one of them alone.")
-        elif len(amounts) != 1:
+        elif len(amounts) > 1:
+            first, second = (f"--{name.replace('_', '-')}" for name in amounts[:2])
+            raise MaskError(f"You gave two amounts, {first} and {second}: which one? Give one of them.")
+        elif not amounts:
             raise MaskError(
                 "Say which heads go with one of --mask, --heads, --prune, --keep, --pattern, --max-drop, --params, "
                 "--macs, --speedup or --budget (with --method or --scores the lowest go, without them a random choice)."

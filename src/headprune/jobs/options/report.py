@@ -15,7 +15,14 @@ PAGES = (".html", ".htm", ".md")
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     is_step: ClassVar[bool] = False  # of a preset
-    runs: Annotated[list[Path], Option("Folders that `headprune run --out` wrote.", is_argument=True, is_read=True)]
+    runs: Annotated[
+        list[Path],
+        Option(
+            "Folders that commands wrote with --out: run, score, curve, ablate, prune, shrink, evaluate.",
+            is_argument=True,
+            is_read=True,
+        ),
+    ]
     out: Annotated[list[Path], Option("The page: .html, or .md for a model card; repeatable.", flags=("--out", "-o"))]
     preset: Annotated[list[str] | None, Option("Only this preset of those run there; repeatable.")] = None
     title: Annotated[str | None, Option("Of the page; default the names of the presets.")] = None

@@ -73,6 +73,7 @@ class Way:
     name: str
     axis: str  # what the slider counts
     points: tuple[Point, ...]
+    metric: str = ""  # what its scores are, where that is not the page's metric
 
 
 @dataclass(frozen=True, kw_only=True)

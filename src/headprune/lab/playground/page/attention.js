@@ -13,7 +13,7 @@ function paintHead() {
   const functions = content.worth && content.worth.functions[nameOf(site, head)];
   if (functions && functions.length) rows.push(["what it does", functions.join("; ")]);
   const change = content.worth && content.worth.changes[site.id];
-  if (change && !nothing(change[head])) rows.push([`${content.metric || "score"} without it alone`, `${signed(inPercent ? 100 * change[head] : change[head])}${inPercent ? " points" : ""}`]);
+  if (change && !nothing(change[head])) rows.push([`${content.metric || "score"} without it alone`, `${signed(inPercent(content.metric) ? 100 * change[head] : change[head])}${inPercent(content.metric) ? " points" : ""}`]);
   const sentence = content.sentences[state.sentence];
   const alone = sentence && sentence.without[site.id];
   if (alone && !nothing(alone[head])) rows.push(["this sentence without it alone", `P(${sentence.of}) ${signed(alone[head])}`]);

@@ -51,18 +51,19 @@ const along = (way, point) => (way.axis === "heads" ? way.points[0].heads - poin
 
 function paintCharts() {
   const way = content.ways[state.way];
-  const known = content.ways.filter((one) => one.points.some((point) => !nothing(point.score)));
+  const metric = metricOf(way);
+  const known = content.ways.filter((one) => metricOf(one) === metric).filter((one) => one.points.some((point) => !nothing(point.score)));
   at("p-curves").hidden = known.length === 0;
   if (!known.length) return;
   const point = way.points[state.point];
-  const title = (one) => `${one.label}: ${content.metric} ${scored(one.score)}`;
+  const title = (one) => `${one.label}: ${metric} ${scored(one.score, metric)}`;
   const dots = way.points.filter((one) => !nothing(one.score)).map((one) => ({
     x: along(way, one), y: one.score, low: one.interval && one.interval[0], high: one.interval && one.interval[1], on: one === point, title: title(one),
   }));
   const byHeads = way.axis === "heads";
   chart("p-curve", [{ name: way.name, dots }], {
-    x: (value) => (byHeads ? value : percent(value)), y: scored, label: byHeads ? "heads removed" : "share of MACs removed",
-    told: `${content.metric} along the slider; now ${title(point)}. The numbers are in the table below.`,
+    x: (value) => (byHeads ? value : percent(value)), y: (value) => scored(value, metric), label: byHeads ? "heads removed" : "share of MACs removed",
+    told: `${metric} along the slider; now ${title(point)}. The numbers are in the table below.`,
   });
   const sizes = known.filter((one) => one.points.every((p) => p.macs > 0));
   at("p-size-title").hidden = at("p-size").hidden = sizes.length === 0;
@@ -72,18 +73,18 @@ function paintCharts() {
       x: macsLeft(one, p), y: lost(one.points[0].score, p.score), on: one === way && p === point, title: title(p),
     })),
   })), {
-    x: (value) => percent(value), y: (value) => (inPercent ? short(100 * value) : short(value)), reversed: true,
-    label: `MACs left; upwards: ${inPercent ? "points" : content.metric} lost`,
+    x: (value) => percent(value), y: (value) => (inPercent(metric) ? short(100 * value) : short(value)), reversed: true,
+    label: `MACs left; upwards: ${inPercent(metric) ? "points" : metric} lost`,
     told: `What each size costs; now ${title(point)}. The numbers are in the table below.`,
   });
 }
 
 function buildNumbers() {
   const rows = content.ways.flatMap((way) => way.points.map((point) => [
-    way.name, point.label, point.heads, count(point.parameters), count(point.macs), scored(point.score),
-    point.interval ? point.interval.map(scored).join(" to ") : "–", point.speed ? `${short(point.speed.speedup)} ×` : "–",
+    way.name, point.label, point.heads, count(point.parameters), count(point.macs), scored(point.score, metricOf(way)),
+    point.interval ? point.interval.map((x) => scored(x, metricOf(way))).join(" to ") : "–", point.speed ? `${short(point.speed.speedup)} ×` : "–",
   ]));
-  const head = made("thead", {}, made("tr", {}, ...["way", "point", "heads", "parameters", "MACs", content.metric || "score", "95 % interval", "speed"]
+  const head = made("thead", {}, made("tr", {}, ...["way", "point", "heads", "parameters", "MACs", "score", "95 % interval", "speed"]
     .map((text) => made("th", { scope: "col", text }))));
   filled("p-numbers", made("caption", { text: "Every measured point" }), head, made("tbody", {}, ...rows.map((row) => made("tr", {},
     ...row.map((text, column) => made(column ? "td" : "th", column ? { text } : { scope: "row", text }))))));

@@ -11,12 +11,14 @@ function cardsOf(way, point) {
   if (whole.neurons) cards.push(card("neurons", pair(whole.neurons.toLocaleString("en"), point.neurons.toLocaleString("en")), fewer(whole.neurons, point.neurons)));
   if (!nothing(point.score)) {
     const [low, high] = point.interval || [null, null];
-    cards.push(card(content.metric, pair(scored(whole.score), scored(point.score)), nothing(low) ? "" : `95 % interval now: ${scored(low)} to ${scored(high)}`, lost(whole.score, point.score) > (inPercent ? 0.01 : 0.01 * Math.abs(whole.score))));
+    const metric = metricOf(way), told = (x) => scored(x, metric), much = inPercent(metric) ? 0.01 : 0.01 * Math.abs(whole.score);
+    cards.push(card(metric === "agreement" ? "answers as before" : metric, pair(told(whole.score), told(point.score)),
+      nothing(low) ? "" : `95 % interval now: ${told(low)} to ${told(high)}`, lost(whole.score, point.score) > much));
   }
   if (whole.parameters) cards.push(card("parameters", pair(count(whole.parameters), count(point.parameters)), fewer(whole.parameters, point.parameters)));
   if (whole.macs) cards.push(card("multiply-adds (MACs)", pair(count(whole.macs), count(point.macs)), fewer(whole.macs, point.macs)));
   const speed = point.speed;
-  cards.push(speed ? card("measured speed", `${short(speed.speedup)} × as fast`, `${short(speed.low)} to ${short(speed.high)}; the whole model against itself ${short(speed.control)}`)
+  if (whole.macs) cards.push(speed ? card("measured speed", `${short(speed.speedup)} × as fast`, `${short(speed.low)} to ${short(speed.high)}; the whole model against itself ${short(speed.control)}`)
     : card("measured speed", point === whole ? "1 ×" : "not measured", point === whole ? "the whole model" : "only models that shrink made were timed"));
   return cards;
 }
@@ -48,7 +50,12 @@ function openWay(number, point) {
   paint();
 }
 
-buildMap(); buildSentences();
+function buildFacts() {
+  at("p-facts-box").hidden = content.facts.length === 0;
+  filled("p-facts", ...content.facts.flatMap(([name, told]) => [made("dt", { text: name }), made("dd", { text: told })]));
+}
+
+buildMap(); buildSentences(); buildFacts();
 at("p-way").disabled = content.ways.length < 2;
 filled("p-way", ...content.ways.map((way, number) => made("option", { value: number, text: way.name })));
 if (typeof startLive === "function" && content.live) startLive();
