@@ -109,7 +109,7 @@ def _shrunk(options: ShrinkOptions, progress: Progress) -> ShrinkResult:
     done = {**kept, **made}
     return ShrinkResult(
         tuple(done[text] for text in amounts), tuple(str(folder.path) for folder in folders.values()),
-        tuple(maps.get(text, "") for text in amounts),
+        maps=tuple(maps.get(text, "") for text in amounts),
     )  # fmt: skip
 
 
