@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+BUDGETS = ("macs", "speedup", "prune", "whole")  # prune: heads alone; whole: nothing is chosen
 SAME = "same"  # the repair of `best`, whatever it is
 MACS = (0.8, 0.6, 0.4, 0.3, 0.2, 0.1)
 SPEEDUPS = (1.5, 2.0, 3.0, 4.0)
@@ -43,7 +44,7 @@ class CostSpec:
     tuning: int
     method: str
     recover: str
-    budget: str  # macs, speedup, prune (heads alone); whole, where nothing is chosen
+    budget: str  # one of BUDGETS
     amount: float
     epochs: int = 0
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.leaderboard.by_cost import CostSpec, cost_spec_of, cost_specs, is_by_cost
+from benchmarks.leaderboard.by_cost import BUDGETS, CostSpec, cost_spec_of, cost_specs, is_by_cost
 from filelock import FileLock
 
 from headprune.errors import FileFormatError
@@ -126,8 +126,10 @@ def _check_by_cost(cell: Mapping[str, Any]) -> None:
     """What a cell of the board by cost has besides."""
     if cell["role"] not in ("development", "report"):
         raise ValueError(f"a role of {str(cell['role'])[:200]}")
-    if not all(isinstance(cell[name], str) for name in ("budget", "parts", "asked_recover")):
-        raise ValueError(f"not all texts: {str(cell)[:200]}")
+    if cell["budget"] not in BUDGETS or not all(isinstance(cell[name], str) for name in ("parts", "asked_recover")):
+        raise ValueError(f"a budget, or not all texts: {str(cell)[:200]}")
+    if cell["metric"] == "perplexity" and None in (cell["nll"], cell["nll_full"]):
+        raise ValueError(f"no log-loss: {str(cell)[:200]}")
     if type(cell["tuning"]) is not int or type(cell["examples"]) is not int:
         raise ValueError(f"tuning: {str(cell)[:200]}")
     change = cell["change"]

@@ -57,7 +57,7 @@ def over_both(tasks: Sequence[Sequence[tuple[float, float]]]) -> Loss:
         if len(values) > 1:
             between = _student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
         means.append(statistics.mean(values))
-        squares.append(between**2 + statistics.mean(half**2 for _, half in found))
+        squares.append(between * between + statistics.mean(half * half for _, half in found))
     return Loss(statistics.mean(means), math.sqrt(sum(squares)) / len(tasks), sum(map(len, tasks)))
 
 

@@ -149,7 +149,9 @@ def test_cells_that_are_damaged_are_refused(tmp_path):
     board = tmp_path / "board.json"
     write_cells(board, [cell()])
     assert read_cells(board) == [cell()]
+    more = ({"budget": "money"}, {"metric": "perplexity", "nll": None})
     for damage in (
+        *more,
         {"role": "both"},
         {"macs": None},
         {"change": {"difference": 1.0, "interval": [1.0]}},
