@@ -39,7 +39,7 @@ class UnknownNameError(HeadpruneError, KeyError):
     - A method of your own is known after the module that registers it was imported.
 
     Example:
-        hp.score(model, method="sensitivty")
+        hp.score(model, method="random", sead=1)
     """
 
     def __str__(self) -> str:

@@ -8,15 +8,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from headprune.jobs.job import Progress as JobProgress
 from headprune.jobs.job import Step, find_job, find_options
 from headprune.jobs.options.base import OptionField, build, option_fields
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 @dataclass
@@ -80,8 +81,7 @@ class _Shown(JobProgress):
 
     @contextmanager
     def steps(self, total: int) -> Iterator[Step]:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        with _bar(sys.stderr) as bar:
             task = bar.add_task("", total=total)
             begun = False
 
@@ -94,10 +94,7 @@ class _Shown(JobProgress):
 
     @contextmanager
     def parts(self, total: int, finished: int = 0) -> Iterator[Step]:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                   TextColumn("left"), TimeRemainingColumn())  # fmt: skip
-        console = Console(file=sys.stderr)  # the stream as it is now: parts may send theirs elsewhere
-        with Progress(*columns, console=console, transient=True, disable=self.quiet) as bar:
+        with _bar(sys.stderr, tells_what_is_left=True, disable=self.quiet) as bar:  # as the stream is now
             task = bar.add_task("", total=total, completed=finished)
             yield lambda name: bar.update(task, description=name, advance=1, refresh=True)
 
@@ -107,3 +104,15 @@ class _Shown(JobProgress):
     def tell(self, message: str) -> None:
         if not self.quiet:
             typer.secho(message, fg="bright_black" if message.startswith("$ ") else None)
+
+
+def _bar(stream: TextIO, *, tells_what_is_left: bool = False, disable: bool = False) -> Progress:
+    """Imported when a job begins: `--help` shows no bar."""
+    from rich import progress
+    from rich.console import Console
+
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn()]
+    columns.append(progress.TimeElapsedColumn())
+    if tells_what_is_left:
+        columns += [progress.TextColumn("left"), progress.TimeRemainingColumn()]
+    return progress.Progress(*columns, console=Console(file=stream), transient=True, disable=disable)

@@ -13,8 +13,8 @@ from headprune.heads import HeadMap, Site
 from headprune.hooks import LayerCall, LayerModel, NotAStackError, layer_calls, states_after_first
 from headprune.memory import memory_for_step
 from headprune.scoring.context import ScoringContext
+from headprune.structure.equal_layers import layer_paths, sites_by_layer
 from headprune.structure.run import takes_use_cache
-from headprune.structure.stack import layer_paths, sites_by_layer
 from headprune.types import Batch
 
 

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headprune.heads import Skipped
+from headprune.heads import HeadMap, Site, Skipped
 from headprune.hooks import LayerCall, NotAStackError, SavedCall, answering_zeros, layer_calls, left_out
 from headprune.structure.neurons import FeedForward
 from headprune.structure.run import eval_mode, same_attributes, same_draws, takes_use_cache, to_model
-from headprune.structure.stack import layer_paths
 from headprune.structure.trace import AttentionBlock
 from headprune.types import Batch
 
@@ -200,3 +199,26 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping):
         return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return isinstance(one, str | int | float | bool) and one == other
+
+
+def layer_paths(model: nn.Module) -> tuple[str, ...]:
+    """Paths of the layers: of the outermost list of modules that holds the most weights."""
+    lists = [
+        (path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module)
+    ]
+    outer = [(path, module) for path, module in lists if not any(path.startswith(f"{other}.") for other, _ in lists)]
+    if not outer:
+        raise NotAStackError("it has no list of layers")
+    path, found = max(outer, key=lambda item: sum(weight.numel() for weight in item[1].parameters()))
+    return tuple(f"{path}.{name}" for name, _ in found.named_children())
+
+
+def sites_by_layer(heads: HeadMap, paths: Sequence[str]) -> dict[str, list[Site]]:
+    """Layer -> its sites, in the model's order. All sites must be in one, and in one alone."""
+    found: dict[str, list[Site]] = {}
+    for site in heads:
+        inside = [path for path in paths if f"{site.output}.".startswith(f"{path}.")]
+        if len(inside) != 1 or len(site.layers) != 1:
+            raise NotAStackError(f"{site.id} is not inside one of its layers")
+        found.setdefault(inside[0], []).append(site)
+    return found
