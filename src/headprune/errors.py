@@ -39,7 +39,7 @@ class UnknownNameError(HeadpruneError, KeyError):
     - A method of your own is known after the module that registers it was imported.
 
     Example:
-        hp.score(model, method="random", sead=1)
+        hp.score(model, method="sensitivity", redution="token")
     """
 
     def __str__(self) -> str:
