@@ -30,6 +30,7 @@ LAYERS = {
     "recovery": "repair without training, search; `methods/`: one file each",
     "gates": "distributions (one file each), penalties, schedules, the Trainer",
     "checkpoint": "what is on disk: save, load, v4, gated models, companions; `exports/`: one file a format",
+    "on_disk": "checkpoints on disk, worked through layer by layer",
     "model_checks": "the checks of one model behind `headprune verify`",
     "budgets": "masks within a budget, the public `select`; `kinds/`: one file a budget",
     "shrink": "the whole job in one call: choose, repair, remove, tell the price",

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headprune.lab.models.modeling import TransformerXLForCausalLM as TransformerXLForCausalLM
     from headprune.masking import masked as masked
     from headprune.memory import memory_limit as memory_limit
+    from headprune.on_disk import stream as stream
     from headprune.recovery import recover_ as recover_
     from headprune.recovery import search as search
     from headprune.scoring import score as score
@@ -89,6 +90,7 @@ _PUBLIC = {
     "score": "headprune.scoring",
     "Shrunk": "headprune.shrink",
     "shrink_": "headprune.shrink",
+    "stream": "headprune.on_disk",
     "select": "headprune.budgets",
     "measure": "headprune.cost.measurement",
     "plan": "headprune.surgery.plan",

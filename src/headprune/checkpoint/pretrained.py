@@ -235,7 +235,7 @@ def save_pretrained(
         save_beside(
             target,
             lambda folder: original(model, folder, *args, **kwargs),
-            lambda before: model_card(entry, before, _loading(model)),
+            lambda before: model_card(entry, before, loading_words(model)),
         )
     except HeadpruneError:
         raise
@@ -276,7 +276,7 @@ def stale(names: list[str], target: Path) -> list[str]:
 BEGIN, END = "<!-- headprune: begin -->", "<!-- headprune: end -->"
 
 
-def _loading(model: nn.Module) -> str:
+def loading_words(model: nn.Module) -> str:
     """The call that loads a model in the class that it was saved from."""
     made = sorted(auto_classes(type(model)), key=lambda auto: auto == "AutoModelForPreTraining")  # a last resort
     name = (made or [type(model).__name__])[0]

@@ -31,22 +31,28 @@ class EqualLayers:
     paths: tuple[str, ...]
     like: Mapping[str, str]  # each layer -> the first of its kind
     as_tuple: bool  # how the model takes what a layer returns
+    is_all_there_is: bool = False  # whether the others have no weights
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Batch) -> EqualLayers | None:
-        """None where the model is no stack of layers, or few of them are alike."""
+        """None where the model is no stack of layers."""
         try:
-            paths = layer_paths(model)
-            layers = [model.get_submodule(path) for path in paths]
-            if len(paths) < 2 or len(set(map(id, layers))) < len(layers):
-                return None
-            given = to_model(model, inputs)
-            if takes_use_cache(model):
-                given = {"use_cache": False, **given}
-            with torch.no_grad(), same_attributes(model), eval_mode(model), same_draws(model):
-                found = layer_calls(layers, lambda: model(**given))
+            return cls.of_stack(model, inputs)
         except NotAStackError:
             return None
+
+    @classmethod
+    def of_stack(cls, model: nn.Module, inputs: Batch) -> EqualLayers:
+        """NotAStackError where the model is no stack of layers. No layer is run: none needs weights."""
+        paths = layer_paths(model)
+        layers = [model.get_submodule(path) for path in paths]
+        if len(set(map(id, layers))) < len(layers):
+            raise NotAStackError("its layers share their weights")
+        given = to_model(model, inputs)
+        if takes_use_cache(model):
+            given = {"use_cache": False, **given}
+        with torch.no_grad(), same_attributes(model), eval_mode(model), same_draws(model):
+            found = layer_calls(layers, lambda: model(**given))
         kinds: list[tuple[str, object, LayerCall]] = []
         like: dict[str, str] = {}
         places = _places(layers)
@@ -56,7 +62,7 @@ class EqualLayers:
             if first is None:
                 kinds.append((path, form, call))
             like[path] = first or path
-        return cls(paths, like, found.as_tuple) if 2 * len(kinds) <= len(paths) else None
+        return cls(paths, like, found.as_tuple)
 
     @property
     def firsts(self) -> list[str]:
@@ -79,7 +85,7 @@ class EqualLayers:
         words = get() if callable(get) else None
         with ExitStack() as stack:
             stack.enter_context(left_out(others, as_tuple=self.as_tuple))
-            if type(words) is nn.Linear and words.weight.numel() > LARGE and words not in set(others):
+            if type(words) is nn.Linear and (self.is_all_there_is or words.weight.numel() > LARGE):
                 stack.enter_context(answering_zeros(words))
             yield
 

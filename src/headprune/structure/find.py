@@ -82,6 +82,12 @@ def examined(model: nn.Module, example: Batch | None = None, *, neurons: bool = 
         look, own = _looks(model, example, neurons) if quick is None else (quick, quick)
     paths = {block.path for block in look.blocks}
     others = [block for block in own.blocks if block.path not in paths]
+    return _whole_structure(model, look, others, neurons=neurons)
+
+
+def _whole_structure(
+    model: nn.Module, look: _Look, others: Sequence[AttentionBlock], *, neurons: bool
+) -> ModelStructure:
     attention = _structure(model, look.blocks, others, [], look.skipped, neurons=False)
     attention = dataclasses.replace(attention, equal=look.equal)
     if not neurons:
@@ -114,13 +120,22 @@ def _look(model: nn.Module, inputs: Batch, neurons: bool, *, is_made: bool) -> _
     return _Look(blocks, skipped, parts, without, traced.replaced)
 
 
-def _look_at_firsts(model: nn.Module, neurons: bool) -> _Look | None:
+def structure_of_firsts(model: nn.Module, equal: EqualLayers) -> ModelStructure:
+    """The structure, neurons included, of a model of which only the layers that stand for others need have weights."""
+    look = _look_at_firsts(model, True, equal)
+    if look is None or not (look.blocks or look.parts):
+        why = look.skipped[0].reason if look is not None and look.skipped else "one layer does not tell of the others"
+        raise UnsupportedModelError(f"{type(model).__name__} is not understood layer by layer: {why}.")
+    return _whole_structure(model, look, [], neurons=True)
+
+
+def _look_at_firsts(model: nn.Module, neurons: bool, equal: EqualLayers | None = None) -> _Look | None:
     """By one layer of each kind, where that is enough: nothing of the model is special."""
     if config_entry.pruned_parts(model):
         return None
     inputs = example_inputs(model)
-    equal = EqualLayers.of(model, inputs)
-    if equal is None:
+    equal = equal or EqualLayers.of(model, inputs)
+    if equal is None or (2 * len(equal.firsts) > len(equal.paths) and not equal.is_all_there_is):
         return None
     try:
         with equal.firsts_alone(model):

@@ -163,7 +163,7 @@ def _slice(module: nn.Module, path: str, name: str, cut: Slice, journal: Journal
             f"{path}.{name} has {old.shape[cut.dim]} entries in dimension {cut.dim}; the pruning was made on a model "
             f"with {cut.size}. The config was edited, or it belongs to another model."
         )
-    new = _selected(old.detach(), cut)
+    new = selected(old.detach(), cut)
     if cut.is_placeholder and isinstance(old, nn.Parameter):
         _make_placeholder(module, name, torch.zeros_like(new), journal)
         return
@@ -171,7 +171,7 @@ def _slice(module: nn.Module, path: str, name: str, cut: Slice, journal: Journal
     journal.did(lambda: tensors.__setitem__(name, old))
 
 
-def _selected(tensor: torch.Tensor, cut: Slice) -> torch.Tensor:
+def selected(tensor: torch.Tensor, cut: Slice) -> torch.Tensor:
     """The kept entries. Heads are runs of entries, which are copied as such; single ones are picked."""
     runs = to_ranges(cut.keep)
     if 0 < len(runs) <= len(cut.keep) // 4:

@@ -269,7 +269,7 @@ def _remove_all(
         for journal in reversed(journals):
             journal.roll_back()
         raise
-    return Pruning(structure.heads, _heads_after(structure.heads, cuts), edits, tuple(journals))
+    return Pruning(structure.heads, heads_after(structure.heads, cuts), edits, tuple(journals))
 
 
 def _kind(structure: ModelStructure, cut: Cut) -> tuple[object, ...]:
@@ -279,7 +279,7 @@ def _kind(structure: ModelStructure, cut: Cut) -> tuple[object, ...]:
     return alike, len(cut.kept), len(cut.groups), cut.expand
 
 
-def _heads_after(heads: HeadMap, cuts: list[Cut]) -> HeadMap:
+def heads_after(heads: HeadMap, cuts: list[Cut]) -> HeadMap:
     by_site = {cut.site.id: cut for cut in cuts}
     sites = []
     for site in heads:
