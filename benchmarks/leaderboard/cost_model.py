@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.leaderboard.by_cost import EVEN, FIRST_LAYERS, SAME, TEXTS, CostSpec
+from benchmarks.leaderboard.by_cost import EVEN, FIRST_LAYERS, INGREDIENTS, SAME, TEXTS, CostSpec
 from benchmarks.leaderboard.calibration_error import Confidences
 from benchmarks.leaderboard.comparisons import keep
 from benchmarks.leaderboard.measure import CALIBRATION, CALIBRATION_TEXTS, TEST_TOKENS, _log_loss
@@ -132,16 +132,18 @@ class CostModel:
         seconds = scoring + time.process_time() - began
         left = find_heads(one.model, neurons=True)
         facts = {
-            "recover": recover or "none", "calibration": len(self._calibration(spec.seed)),
+            "recover": one.way.recover or "none", "calibration": len(self._calibration(spec.seed)),
             "heads": len(left.attention), "neurons": len(left.neurons),
         }  # fmt: skip
         return one, shrunk, seconds, facts
 
     def _shrinker(self, method: str, recover: str | None, parts: str, seed: int) -> Shrinker:
-        shrinker = Shrinker.of(
-            self.whole, self.data.batches(self._calibration(seed)), parts=parts, method=EVEN.get(method, method),
-            recover=recover or "none", batch=BATCH, length=LENGTH, seed=seed,
-        )  # fmt: skip
+        options = {"parts": parts, "recover": recover or "none", **INGREDIENTS.get(method, {})}
+        batches = self.data.batches(self._calibration(seed))
+        if not options.pop("labels", True):
+            batches = [{name: value for name, value in batch.items() if name != "labels"} for batch in batches]
+        named = "best" if method in INGREDIENTS else EVEN.get(method, method)
+        shrinker = Shrinker.of(self.whole, batches, method=named, batch=BATCH, length=LENGTH, seed=seed, **options)
         scores = shrinker.scores
         if method in EVEN:
             shrinker.known_scores = even_shares(self.whole, shrinker.heads, scores, shrinker.unit)

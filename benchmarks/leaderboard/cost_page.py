@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.leaderboard.by_cost import KWON, cost_specs, is_by_cost
+from benchmarks.leaderboard.by_cost import INGREDIENTS, KWON, cost_specs, is_by_cost
 from benchmarks.leaderboard.losses import in_nats, lead_of, loss_of
 from benchmarks.leaderboard.pictures import picture
 
@@ -22,6 +22,18 @@ NAMES = {
     "first-2": "the first two layers, fine-tuned", "int8-onnx": "8 bits, onnxruntime",
     "int8-torchao": "8 bits, torchao (not compiled)", "best+int8-onnx": "best, then 8 bits, onnxruntime",
 }  # fmt: skip
+
+
+WITHOUT = {
+    "best-shifts": "levels shifted between sites by measured effect (scores are added up)",
+    "best-labels": "labels (the model's own answers instead)",
+    "best-heads": "removing heads, too (neurons alone)",
+    "uniform": "shares by the scores (the same share of every site)",
+    "sensitivity": "scores that know of the repair (sensitivity instead)",
+    "best-bias": "fitted weights (the mean of what goes is put into the bias)",
+    "best-repair": "any repair",
+    "best-stream": "a fit to what the site would write (aimed at the whole model's stream as well)",
+}
 
 
 def cost_sections(cells: Sequence[Cell]) -> list[str]:
@@ -47,7 +59,7 @@ def cost_sections(cells: Sequence[Cell]) -> list[str]:
     for role, title in ROLES.items():
         part = [cell for cell in mine if cell["role"] == role]
         if part:
-            lines += ["", f"### {title}", *_leads(part)]
+            lines += ["", f"### {title}", *_leads(part), *_ingredients(part)]
             for model, data in dict.fromkeys((str(c["model"]), str(c["data"])) for c in part):
                 lines += _place([c for c in part if (c["model"], c["data"]) == (model, data)], model, data)
     return [*lines, ""]
@@ -56,7 +68,7 @@ def cost_sections(cells: Sequence[Cell]) -> list[str]:
 def pictures(cells: Sequence[Cell]) -> dict[str, str]:
     """File name -> SVG, one for each model and task."""
     found = {}
-    mine = [cell for cell in cells if is_by_cost(cell) and cell["budget"] == "macs" and not int(cell["epochs"])]
+    mine = [cell for cell in cells if is_by_cost(cell) and (_is_by_macs(cell) or "+" in str(cell["method"]))]
     for model, data in dict.fromkeys((str(c["model"]), str(c["data"])) for c in mine):
         here = [c for c in mine if (c["model"], c["data"]) == (model, data)]
         lines = {}
@@ -115,6 +127,36 @@ def _leads(cells: Sequence[Cell]) -> list[str]:
     ]  # fmt: skip
 
 
+def _ingredients(cells: Sequence[Cell]) -> list[str]:
+    """What each part of `best` buys: over the tasks and fine-tunings that have `best` and the other at a budget."""
+    rows = []
+    amounts = sorted({float(c["amount"]) for c in cells if c["method"] in INGREDIENTS}, reverse=True)
+    tested = [c for c in cells if (c["model"], c["budget"], int(c["epochs"])) == ("minilm", "macs", 0)]
+    known = {_case(c) for c in tested if c["method"] == "best"}
+    for method, title in WITHOUT.items():
+        mine = [c for c in tested if c["method"] == method and c.get("against") and _case(c) in known]
+        if mine:
+            told = (lead_of([c for c in mine if float(c["amount"]) == amount]) for amount in amounts)
+            rows.append(f"| {title} | {' | '.join(lead.shown() if lead else '' for lead in told)} |")
+    if not rows:
+        return []
+    return [
+        "", "What each ingredient of `best` buys on MiniLM: points that are lost more without it, paired.", "",
+        "| without | " + " | ".join(f"at {amount:.0%} of MACs" for amount in amounts) + " |",
+        "|---|" + "---:|" * len(amounts), *rows,
+    ]  # fmt: skip
+
+
+def _is_by_macs(cell: Cell) -> bool:
+    """Whether it is of the large tables: no training, no eight bits, no ingredient of `best`."""
+    asked = cell["budget"] == "macs" and not int(cell["epochs"])
+    return asked and "+" not in str(cell["method"]) and cell["method"] not in INGREDIENTS
+
+
+def _case(cell: Cell) -> tuple[Any, ...]:
+    return (cell["model"], cell["data"], cell["tuning"], float(cell["amount"]))
+
+
 def _place(cells: Sequence[Cell], model: str, data: str) -> list[str]:
     """One model and task: ways by MACs, then by speed-up, heads alone, after training, and what else one could do."""
     metric, tunings = str(cells[0]["metric"]), {int(c["tuning"]) for c in cells}
@@ -122,7 +164,7 @@ def _place(cells: Sequence[Cell], model: str, data: str) -> list[str]:
     shown = f"{full:.2f}" if in_nats(cells[0]) else f"{100 * full:.2f}"
     many = f"{len(tunings)} fine-tuning{'s' if len(tunings) > 1 else ''}"
     lines = ["", f"#### {model}, {data}", "", f"Whole: {metric} {shown}, {many}, {cells[0]['examples']} examples."]
-    macs = [c for c in cells if c["budget"] == "macs" and not int(c["epochs"]) and "+" not in str(c["method"])]
+    macs = [c for c in cells if _is_by_macs(c)]
     if macs:
         lines += ["", f"![{model}, {data}: what is lost against the MACs that are left](assets/{_file(model, data)})"]
         lines += ["", *_by_macs(macs)]

@@ -127,6 +127,18 @@ def test_the_page_tells_development_and_report_tasks_apart():
     assert "assets/leaderboard-minilm-mrpc.svg" in development
 
 
+def test_the_page_tells_what_an_ingredient_buys():
+    """Paired with `best`, on development tasks, and not among the rivals."""
+    against = {"change": 0.015, "interval": [0.005, 0.025]}
+    cells = [cell(tuning=t) for t in (1, 2, 3)]
+    cells += [cell("best-repair", tuning=t, lost=2.5, against=against) for t in (1, 2, 3)]
+    text = page(cells)
+    assert "| any repair | 1.50 ± 1.00 |" in text
+    assert "| best-repair" not in text
+    (drawn,) = pictures(cells).values()
+    assert "best-repair" not in drawn
+
+
 def test_a_picture_has_one_line_a_way():
     """Well-formed, with the names of the ways as text."""
     cells = [cell(amount=a, lost=1 / a) for a in (0.4, 0.2)] + [cell(*KWON, amount=0.2, lost=9.0)]
