@@ -11,10 +11,10 @@ import headprune as hp
 from headprune.heads import HeadMask
 from headprune.masking import masked
 from headprune.recovery.recover import recover_
+from headprune.scoring.closeness import WholeAnswers
+from headprune.scoring.own_answers import with_own_labels
 from headprune.shrink import Shrinker
-from headprune.shrink.closeness import WholeAnswers
 from headprune.shrink.hold_out import held_out
-from headprune.shrink.own_answers import with_own_labels
 from tests.families.tiny import tiny_model
 
 

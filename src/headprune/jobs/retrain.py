@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from headprune.checkpoint.training_state import newest_whole
+from headprune.scoring.closeness import Closeness
 from headprune.scoring.context import ROW, evaluation
 from headprune.shrink import Retrained, Shrinker, Shrunk
-from headprune.shrink.closeness import Closeness
 from headprune.tasks.best_state import BestState
 from headprune.tasks.data import TaskData
 from headprune.tasks.finetune import finetune

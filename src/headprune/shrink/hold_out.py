@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from headprune.errors import DataError
+from headprune.scoring.answers import has_labels
 from headprune.scoring.context import batch_rows
-from headprune.shrink.answers import has_labels
 from headprune.types import Batch
 
 HELD = 4  # of so many examples one is held out

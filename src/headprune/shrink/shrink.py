@@ -21,12 +21,12 @@ from headprune.masking import masked
 from headprune.recovery.greedy_search import SearchConfig
 from headprune.recovery.recover import repair, repaired
 from headprune.registry import known_name
+from headprune.scoring.answers import first_answer, has_labels
+from headprune.scoring.closeness import Closeness, WholeAnswers
 from headprune.scoring.context import ExampleLoss, ScoringContext, batch_rows, batches_of, evaluation
+from headprune.scoring.own_answers import with_own_labels
 from headprune.scoring.run import scorers, unit_options
-from headprune.shrink.answers import first_answer, has_labels
-from headprune.shrink.closeness import Closeness, WholeAnswers
 from headprune.shrink.hold_out import held_out
-from headprune.shrink.own_answers import with_own_labels
 from headprune.shrink.shrunk import Shrunk, Size, Speed
 from headprune.structure.find import find_parts
 from headprune.structure.run import unwrapped

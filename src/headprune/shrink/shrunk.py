@@ -8,7 +8,7 @@ from typing import Any
 from headprune.cost.measurement import Measurement
 from headprune.heads import HeadMap
 from headprune.heads.show import frame, table
-from headprune.shrink.closeness import Closeness
+from headprune.scoring.closeness import Closeness
 from headprune.typed_json import to_plain
 
 

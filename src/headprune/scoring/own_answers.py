@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from headprune.scoring.answers import answer_of, real_answers
 from headprune.scoring.context import ExampleLoss, ScoringContext
-from headprune.shrink.answers import answer_of, real_answers
 from headprune.types import Batch, Outputs
 
 OWN = "_own"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from headprune.scoring.answers import Answer, answer_of, has_labels, real_answers
 from headprune.scoring.context import ScoringContext, batch_rows, model_inputs
-from headprune.shrink.answers import Answer, answer_of, has_labels, real_answers
 from headprune.types import Batch
 
 MEMORY = 2**29  # bytes of answers that are kept to compare with
