@@ -32,8 +32,9 @@ def test_one_round_is_score_and_select():
     """No more than that, and no less."""
     model = tiny_model("bert", num_labels=2)
     batches = labelled_batches(model)
-    scores = hp.score(model, batches, method="residual")
-    assert hp.search(model, batches, prune=3) == hp.select(scores, hp.find_heads(model), prune=3)
+    scores = hp.score(model, batches, method="curvature")
+    chosen = hp.search(model, batches, prune=3, way=SearchConfig())
+    assert chosen == hp.select(scores, hp.find_heads(model), prune=3)
 
 
 def test_groups_go_together():
@@ -109,4 +110,5 @@ def test_names_of_methods_and_repairs_are_read_in_one_place(method, recover, exp
     config = SearchConfig.named(method, recover)
     assert (config.method, config.recover) == expected
     assert config.is_choice_by_score
+    assert not SearchConfig.named(method, recover, shifts=2.0).is_choice_by_score
     assert not SearchConfig(rounds=2).is_choice_by_score

@@ -22,7 +22,9 @@ from headprune.structure.projections import projection_at
 from headprune.surgery.edits import Gqa
 from headprune.surgery.prune import temporarily_pruned
 
+Table = Mapping[str, Sequence[float]]  # site -> what it costs with 0, 1, 2 … units
 Evaluate = Callable[[HeadMask], float]  # how well the model does with only these heads; larger is better
+Refine = Callable[[HeadMask, Table], HeadMask]  # a better mask at no higher cost, by what sites cost at every count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,7 @@ class Selection:
     batch: int = 1  # of a forward pass that is counted or timed: examples,
     length: int = 128  # and tokens an example
     progress: Callable[[str], None] = lambda what: None  # told what is being done
+    refine: Refine | None = None  # looks for a better mask than that of the least sum of scores
 
     @property
     def view(self) -> Normalize:
@@ -173,8 +176,16 @@ def mask_for_count(selection: Selection, kind: str, count: Count, budget: float 
         mask = selection.within(costs, share)
         real = counted.cost(mask)
         if real <= asked * (1 + 1e-9):
-            return mask
+            return _refined(selection, mask, costs, lambda better: counted.cost(better) <= asked * (1 + 1e-9))
         share *= 0.999 * asked / real
+
+
+def _refined(selection: Selection, mask: HeadMask, costs: Costs, fits: Callable[[HeadMask], bool]) -> HeadMask:
+    """A better mask that is within the budget, too, where one is looked for and found."""
+    if selection.refine is None or selection.uniform:
+        return mask
+    better = selection.refine(mask, costs.sites)
+    return better if better != mask and fits(better) else mask
 
 
 @dataclass(frozen=True)
@@ -263,8 +274,6 @@ def _interpolated(points: Mapping[int, float], units: int) -> list[float]:
 
 
 BINS = 4096  # into which a budget is divided: a solution is within one of them per site
-
-Table = Mapping[str, Sequence[float]]  # site -> what it costs with 0, 1, 2 … units
 
 
 def within(

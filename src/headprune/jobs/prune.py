@@ -269,6 +269,12 @@ def _within(choice: Choice, subject: Subject, asked: AskedBudget, scores: HeadSc
         at_least=choice.at_least, uniform=choice.uniform, gqa=cast(Gqa | None, choice.gqa), batch=choice.batch,
         length=choice.length,
     )  # fmt: skip
+    if choice.method is not None and subject.calibration is not None and asked.budget.needs == "model":
+        shifter = subject.calibration.shifter(
+            choice.method, scores, recover=subject.repair, unit=selection.unit, view=selection.view,
+            at_least=choice.at_least,
+        )  # fmt: skip
+        selection = replace(selection, refine=None if shifter is None else shifter.refined)
     value = asked.amount
     if subject.held_out is not None:
         selection = replace(selection, evaluate=subject.held_out.worth)

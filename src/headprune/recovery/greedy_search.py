@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from headprune.heads import HeadId, HeadMap, HeadMask, HeadScores, heads_to_prun
 from headprune.heads.mask import Unit, refuse_nothing
 from headprune.heads.scores import Normalize, select, units_of, worth
 from headprune.masking import masked
+from headprune.recovery.level_search import Shifter
 from headprune.recovery.recover import Repair, repair, repaired
 from headprune.recovery.sequential import recoveries
 from headprune.scoring import score
@@ -28,25 +30,30 @@ from headprune.types import Batch
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """How heads are looked for. The defaults are `best`: what lost least on average (leaderboard.md)."""
+    """How heads and neurons are chosen. `BEST` is what lost least on average on development tasks (leaderboard.md)."""
 
     method: str = "curvature"
     recover: str | None = "least-squares"
+    shifts: float = 0.0  # passes over the data to shift levels between sites (`Shifter`); 0: scores are added up
     rounds: int = 1
     swaps: int = 0
     normalize: Normalize | None = None
     options: Mapping[str, object] = field(default_factory=dict)  # of the method
 
     @classmethod
-    def named(cls, method: str, recover: str | None = None) -> SearchConfig:
-        """What users type: `best`, or the name of a score; the name of a repair, or none (see `named_repair`)."""
+    def named(cls, method: str, recover: str | None = None, shifts: float | None = None) -> SearchConfig:
+        """What users type: `best`, or the name of a score; the name of a repair, or none (see `named_repair`); how long
+        levels are shifted, unless as the method says."""
         found = BEST if method == "best" else cls(method=method)
-        return replace(found, recover=named_repair(method, recover))
+        passes = found.shifts if shifts is None else shifts
+        if not 0 <= passes < math.inf:
+            raise MaskError(f"shifts is {passes}; expected a number of passes over the data, 0 or more.")
+        return replace(found, recover=named_repair(method, recover), shifts=passes)
 
     @property
     def is_choice_by_score(self) -> bool:
         """Whether nothing is looked for after the first scoring."""
-        return self.rounds == 1 and not self.swaps
+        return self.rounds == 1 and not self.swaps and not self.shifts
 
 
 def named_repair(method: str | None, recover: str | None) -> str | None:
@@ -80,8 +87,9 @@ def search(
 
     In each of the way's rounds an equal part of the heads goes: those that score lowest in the model as it is then,
     without the heads that went before, and repaired for that. At the end, up to `swaps` times, the kept unit that
-    scores lowest changes places with the removed one that scored highest, as long as the loss on the data falls. The
-    model is left as it was.
+    scores lowest changes places with the removed one that scored highest, as long as the loss on the data falls. Before
+    that, a way with `shifts` looks whether other numbers of heads in each site keep the answers nearer to the whole
+    model's (see `Shifter`). The model is left as it was.
 
     `data` are batches with labels (see `score`), `prune`, `keep`, `unit` and `at_least` as in `select`.
     Cost: a scoring a round and a repair between rounds; for swaps a repair and a pass over the data each, and one more.
@@ -134,7 +142,16 @@ class _Search:
                 self.scores, self.context.heads, prune=goal * number // self.way.rounds, start=mask, unit=self.unit,
                 at_least=self.at_least, normalize=self._view,
             )  # fmt: skip
-        return self._swapped(mask, before, tell)
+        return self._swapped(self._shifted(mask, tell), before, tell)
+
+    def _shifted(self, mask: HeadMask, tell: Callable[[str], None]) -> HeadMask:
+        """As many units in all, and perhaps others of each site."""
+        assert self.scores is not None, "scored first"
+        shifter = Shifter.of(
+            self.context, self.scores, self.way.recover, passes=self.way.shifts, unit=self.unit, view=self._view,
+            at_least=self.at_least, tell=tell,
+        )  # fmt: skip
+        return mask if shifter is None else shifter.refined(mask, shifter.levels.unit_costs())
 
     @property
     def _view(self) -> Normalize:
@@ -239,6 +256,13 @@ class Calibration:
             prune=prune, keep=keep, unit=unit, at_least=at_least,
         )  # fmt: skip
 
+    def shifter(
+        self, method: str, scores: HeadScores, *, recover: str | None, unit: Unit, view: Normalize, at_least: int
+    ) -> Shifter | None:
+        """What shifts levels between sites, where the method does so."""
+        passes = SearchConfig.named(method).shifts
+        return Shifter.of(self._context(), scores, recover, passes=passes, unit=unit, view=view, at_least=at_least)
+
     def repair(self, mask: HeadMask, method: str) -> Repair:
         return repair(self._context(), mask, method)
 
@@ -252,4 +276,6 @@ class Calibration:
     def _context(self) -> ScoringContext:
         device = next(self.model.parameters()).device
         batches = [on_device(batch, device) for batch in self.batches]
-        return ScoringContext(model=self.model, heads=self.heads, batches=batches, loss=ExampleLoss("mean"))
+        return ScoringContext(
+            model=self.model, heads=self.heads, batches=batches, loss=ExampleLoss("mean"), seed=self.seed
+        )

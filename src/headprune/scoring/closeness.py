@@ -52,6 +52,11 @@ class WholeAnswers:
         kept = list(batches[: len(answers)])
         return cls(context, kept, answers, _closeness(context, kept, answers))
 
+    def closeness_by_batch(self) -> Iterator[Closeness]:
+        """Of the model as it is at the moment, one batch after another, each when it is asked for."""
+        for batch, whole in zip(self.batches, self.answers, strict=True):
+            yield _closeness(self.context, [batch], [whole])
+
     def closeness_now(self) -> Closeness:
         """Of the model as it is at the moment: masked, repaired or pruned."""
         return _closeness(self.context, self.batches, self.answers)

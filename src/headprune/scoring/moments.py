@@ -242,7 +242,7 @@ def moments_of(
     usual = sum(len(site.layers) for site in sites)  # calls in a pass: a block that layers share is called for each
     stop_after = 0
     for number, batch in enumerate(batches):
-        listener = _Listener(found, by_id, batch, job.has_encoder, stop_after)
+        listener = MomentsListener(found, by_id, batch, job.has_encoder, stop_after)
         hearing = heard_inputs(job.model, modules, listener)  # before the masks, so that every head is heard
         masking = masked(job.model, mask if mask is not None else {}, heads=job.heads)
         with torch.no_grad(), hearing, masking, suppress(StopForward):
@@ -255,14 +255,14 @@ def moments_of(
 
 
 @dataclass
-class _Listener:
+class MomentsListener:
     """Adds what is heard to the moments, and ends the pass when there is no more to come."""
 
     found: dict[str, Moments]
     sites: Mapping[str, Site]
     batch: Batch
     has_encoder: bool
-    stop_after: int
+    stop_after: int = 0  # calls after which nothing more is asked for; 0: the pass goes on to its end
     heard: int = 0
 
     def __call__(self, name: str, inputs: Tensor) -> None:

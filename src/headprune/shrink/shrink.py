@@ -17,8 +17,10 @@ from headprune.cost.measurement import Measurement, measure
 from headprune.errors import BudgetError, DataError, MaskError
 from headprune.heads import HeadMap, HeadMask, HeadScores
 from headprune.heads.mask import Unit
+from headprune.heads.scores import Normalize
 from headprune.masking import masked
 from headprune.recovery.greedy_search import SearchConfig
+from headprune.recovery.level_search import Shifter
 from headprune.recovery.recover import repair, repaired
 from headprune.registry import known_name
 from headprune.scoring.answers import first_answer, has_labels
@@ -49,6 +51,7 @@ def shrink_(
     parts: Parts = "auto",
     method: str = "best",
     recover: str | None = None,
+    shifts: float | None = None,
     unit: Unit | None = None,
     gqa: Gqa | None = None,
     at_least: int = 0,
@@ -68,6 +71,9 @@ def shrink_(
     measured here), `max_drop` (points of `evaluate`, or of agreement with the whole model), or `prune` (a share of the
     heads). `parts="auto"` takes heads and neurons where a cost is the budget, heads where heads are counted.
 
+    `method` and `recover` say how heads and neurons are scored and what is left is repaired; `shifts` how many passes
+    over the data may be taken to shift levels between sites (0: none). The default is `best` of all three.
+
     `data` are a few hundred examples of what the model will see, as for `score`; labels are used where there are any,
     and otherwise the model's own answers. A quarter is held out: the price is told on it.
 
@@ -83,9 +89,9 @@ def shrink_(
     budget, amount = one_budget(given)
     check_sizes(repeats=(repeats, 0))
     shrinker = Shrinker.of(
-        model, data, parts=parts_meant(parts, budget), method=method, recover=recover, unit=unit, gqa=gqa,
-        at_least=at_least, batch=batch, length=length, evaluate=evaluate, collator=collator, batch_size=batch_size,
-        loss=loss, seed=seed, tell=tell,
+        model, data, parts=parts_meant(parts, budget), method=method, recover=recover, shifts=shifts, unit=unit,
+        gqa=gqa, at_least=at_least, batch=batch, length=length, evaluate=evaluate, collator=collator,
+        batch_size=batch_size, loss=loss, seed=seed, tell=tell,
     )  # fmt: skip
     return shrinker.shrink_(budget, amount, repeats=repeats)
 
@@ -146,6 +152,7 @@ class Shrinker:
         parts: str = "both",
         method: str = "best",
         recover: str | None = None,
+        shifts: float | None = None,
         unit: Unit | None = None,
         gqa: Gqa | None = None,
         at_least: int = 0,
@@ -163,7 +170,7 @@ class Shrinker:
         refuse_unfit_models(model)
         refuse_unpruned_repair(model)
         check_sizes(batch=(batch, 1), length=(length, 1), batch_size=(batch_size, 1), at_least=(at_least, 0))
-        way = SearchConfig.named(method, recover)
+        way = SearchConfig.named(method, recover, shifts)
         known_name("method", way.method, ("best", *scorers))
         tell("looking at the model")
         every, found, notes = _found(model, parts)
@@ -202,8 +209,8 @@ class Shrinker:
                 self.known_scores = scorers[self.way.method](self.context, **options)
         return self.known_scores
 
-    def mask(self, budget: str, amount: float | int) -> HeadMask:
-        """What stays within a budget."""
+    def mask(self, budget: str, amount: float | int, *, shifts: bool = True) -> HeadMask:
+        """What stays within a budget. Without `shifts` scores are added up, and nothing is tried out."""
         self.tell(f"choosing what stays for {budget} {amount}")
         if budget == "max_drop":
             return self._within_drop(float(amount))
@@ -211,13 +218,16 @@ class Shrinker:
             scores=self.scores, heads=self.heads, model=self.model, unit=self.unit, at_least=self.at_least,
             gqa=self.gqa, batch=self.batch, length=self.length, progress=self.tell,
         )  # fmt: skip
+        shifter = self._shifter(selection.view) if shifts else None
         if budget == "prune":
             from headprune.budgets.select import select
 
-            return select(self.scores, self.heads, prune=amount, unit=self.unit, at_least=self.at_least)
+            mask = select(self.scores, self.heads, prune=amount, unit=self.unit, at_least=self.at_least)
+            return mask if shifter is None else shifter.refined(mask, shifter.levels.unit_costs())
         if budget not in budgets:
             raise MaskError(f"No budget called '{budget}'.")
-        return self._rearranged(find_mask(budget, amount, selection).mask)
+        refine = None if shifter is None else shifter.refined
+        return self._rearranged(find_mask(budget, amount, replace(selection, refine=refine)).mask)
 
     def _rearranged(self, mask: HeadMask) -> HeadMask:
         """As the method itself would choose at the same number of units in every site, where it has a say in that."""
@@ -226,6 +236,12 @@ class Shrinker:
             return mask
         with torch.inference_mode(False), evaluation(self.model):
             return rearranges(self.context, mask, self.unit)
+
+    def _shifter(self, view: Normalize) -> Shifter | None:
+        return Shifter.of(
+            self.context, self.scores, self.way.recover, passes=self.way.shifts, unit=self.unit, view=view,
+            at_least=self.at_least, tell=self.tell,
+        )  # fmt: skip
 
     def _within_drop(self, points: float) -> HeadMask:
         """As few MACs as go without losing more points, looked for by halving."""
@@ -236,7 +252,7 @@ class Shrinker:
         for _ in range(TRIES):
             share = (low + high) / 2
             try:
-                mask = self.mask("macs", share)
+                mask = self.mask("macs", share, shifts=False)
             except BudgetError:
                 low = share
                 continue

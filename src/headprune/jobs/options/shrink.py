@@ -39,6 +39,10 @@ class ShrinkOptions:
     recover: Annotated[
         str | None, Option("Repair without training: least-squares, stream, bias, rescale or none. Default: best's.")
     ] = None
+    shifts: Annotated[
+        float | None,
+        Option("Passes over the calibration data to shift levels between sites; 0: none. Default: best's."),
+    ] = None
     gqa: Annotated[str | None, Option("How grouped-query attention may shrink: group, query or expand.")] = None
     at_least: Annotated[int, Option("Heads (and neurons) that every site keeps.", least=0)] = 0
     batch: Annotated[int, Option("MACs and times are of so many examples a forward pass", least=1)] = 1
