@@ -14,6 +14,7 @@ from headprune.heads.mask import Unit
 from headprune.heads.scores import Normalize, units_of_site, worth
 from headprune.recovery.recover import projection_of, write_projection_
 from headprune.recovery.sequential import Fit, SequentialMoments, columns_of, fitted
+from headprune.recovery.walks import held_batches
 from headprune.scoring.context import ScoringContext
 from headprune.scoring.moments import Moments
 
@@ -63,7 +64,8 @@ class Levels:
         if self.recover is None:
             return
         sites = [site for site in self.context.heads if site.num_heads]
-        sequence = SequentialMoments(self.context, sites, list(self.context.batches), self.mask(counts))
+        batches = list(self.context.batches)
+        sequence = SequentialMoments(self.context, sites, batches, self.mask(counts), held=held_batches(len(batches)))
         for site in sequence.sites:
             self.moments[site.id] = sequence.moments(site).checked(site)
             write_projection_(self.context.model, site, self.fit(site, counts[site.id]))

@@ -146,7 +146,9 @@ def _fitted_in_place(
 
     try:
         with torch.inference_mode(False), evaluation(context.model):
-            for sequence in walks(context, losing, batches, mask, looks_at_stream=fits.looks_at_stream):
+            for sequence in walks(
+                context, losing, batches, mask, looks_at_stream=fits.looks_at_stream, holds_out=fits.holds_out
+            ):
                 for site in sequence.sites:
                     tell(site.id)
                     fits.fit_(sequence, site)
@@ -174,6 +176,10 @@ class SiteFits:
     @property
     def looks_at_stream(self) -> bool:
         return bool(getattr(recoveries[self.method], "looks_at_stream", False))
+
+    @property
+    def holds_out(self) -> bool:
+        return bool(getattr(recoveries[self.method], "judged_on_held_rows", False)) and "ridge" not in self.options
 
     def fit_(self, sequence: SequentialMoments, site: Site) -> None:
         """One site, on what the model gives with everything that was done to earlier ones."""

@@ -75,6 +75,12 @@ def looks_at_stream(recovery: Function) -> Function:
     return recovery
 
 
+def judged_on_held_rows(recovery: Function) -> Function:
+    """Marks a repair that chooses something by rows that a fit did not see."""
+    vars(recovery)["judged_on_held_rows"] = True
+    return recovery
+
+
 def columns_of(heads: Sequence[int], width: int) -> Tensor:
     """The columns of an output projection that belong to heads, given by their place in it."""
     return torch.tensor([head * width + i for head in heads for i in range(width)], dtype=torch.long)

@@ -16,12 +16,24 @@ from headprune.types import Batch
 HELD = 4  # of so many batches one is held out, for repairs that judge a fit on rows that it did not see
 
 
+def held_batches(count: int) -> range:
+    """Which of so many batches are held out: every fourth, one of a few, none where there is only one."""
+    step = min(HELD, count)
+    return range(step - 1, count, step) if count > 1 else range(0)
+
+
 def walks(
-    context: ScoringContext, losing: Sequence[Site], batches: Sequence[Batch], mask: HeadMask, *, looks_at_stream: bool
+    context: ScoringContext,
+    losing: Sequence[Site],
+    batches: Sequence[Batch],
+    mask: HeadMask,
+    *,
+    looks_at_stream: bool = False,
+    holds_out: bool = False,
 ) -> Iterator[SequentialMoments]:
     """Moments of the sites that lose heads, in the model's order. Between two of what is given here, the caller fits
     the sites of the first."""
-    held = range(HELD - 1, len(batches), HELD) if looks_at_stream else range(0)
+    held = held_batches(len(batches)) if looks_at_stream or holds_out else range(0)
     try:
         states = LayerStates.before_first(context, batches)
         states.check()
