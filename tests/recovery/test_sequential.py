@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import headprune as hp
-from headprune.recovery.sequential import SequentialMoments
-from headprune.scoring.moments import moments_of
+from headprune.recovery.sequential import Fit, SequentialMoments, recoveries
+from headprune.scoring.moments import Moments, moments_of
 from tests.families.tiny import tiny_model
 from tests.recovery.test_recover import batches_for, half, job_of
 
@@ -104,3 +104,24 @@ def test_models_that_write_into_what_parts_of_them_answered_are_repaired(kind):
     before = [weight.detach().clone() for weight in outputs]
     hp.recover_(built.model, hp.HeadMask.full(heads).without(*gone), [dict(built.batch)], heads=heads)
     assert not any(weight.equal(old) for weight, old in zip(outputs, before, strict=True))
+
+
+def test_how_strongly_it_fits_is_chosen_on_rows_that_the_fit_did_not_see():
+    """With hardly more rows than columns a fit by heart is worse on other data than one that is held back."""
+    draw = torch.Generator().manual_seed(0)
+    full = Fit(torch.randn(6, 24, generator=draw, dtype=torch.float64), torch.zeros(6, dtype=torch.float64))
+    mixing = torch.randn(24, 24, generator=draw)
+    few, other = (torch.randn(rows, 24, generator=draw) @ mixing for rows in (40, 4000))
+    moments, held, elsewhere = Moments(), Moments(), Moments()
+    moments.add(few)
+    held.add(few[30:])
+    moments.held = held
+    elsewhere.add(other)
+    kept = list(range(16))
+
+    def error(**options):
+        fit = recoveries["least-squares"](full, moments, kept, 1, **options)
+        return full.error(fit, elsewhere, torch.tensor(kept))
+
+    assert error() < error(ridge=1e-4)
+    assert error() <= max(error(ridge=ridge) for ridge in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)) * 0.9

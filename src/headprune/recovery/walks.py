@@ -17,9 +17,8 @@ HELD = 4  # of so many batches one is held out, for repairs that judge a fit on 
 
 
 def held_batches(count: int) -> range:
-    """Which of so many batches are held out: every fourth, one of a few, none where there is only one."""
-    step = min(HELD, count)
-    return range(step - 1, count, step) if count > 1 else range(0)
+    """Which of so many batches are held out: every fourth, none of fewer."""
+    return range(HELD - 1, count, HELD)
 
 
 def walks(

@@ -10,7 +10,7 @@ from headprune.recovery.methods.bias import fold_mean
 from headprune.recovery.sequential import Fit, columns_of, judged_on_held_rows, other_columns, recoveries
 from headprune.scoring.moments import Moments
 
-RIDGE = 1e-4  # where there is nothing to choose it on
+RIDGE = 1e-2  # where there is nothing to choose it on
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
