@@ -17,7 +17,7 @@ class ExportOptions:
         str,
         Option(
             "plain: an ordinary checkpoint, if every layer keeps as many heads; standalone: with its own code; "
-            "gguf: for llama.cpp; onnx: for onnxruntime and others; openvino; nemotron-nas: for vLLM and MLX.",
+            "gguf: for llama.cpp; onnx: for onnxruntime and others; openvino: for OpenVINO.",
             flags=("--format",),
         ),
     ] = "plain"

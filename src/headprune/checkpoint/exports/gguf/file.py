@@ -56,10 +56,7 @@ def write_gguf(file: Path, decoder: Decoder, words: Vocabulary, header: Header, 
     gguf = packages()
     known_name("--quantize", kind, KINDS)
     stored, notes = _padded(decoder, kind)
-    own = OWN.get(header.model_type, "llama")
-    architecture = own if stored.is_uniform and stored.layers[0].heads else "deci"
-    if own != "llama" and architecture == own and (stored.rope_factors is not None or _has_output_bias(stored)):
-        architecture = "llama"  # the same graph, with a place for these
+    architecture = _architecture(stored, header.model_type)
     writer = gguf.GGUFWriter(file, architecture)
     try:
         _describe(writer, stored, header, KINDS[kind])
@@ -89,6 +86,16 @@ def write_gguf(file: Path, decoder: Decoder, words: Vocabulary, header: Header, 
     finally:
         writer.close()
     return Written(architecture, kind, tuple(_short(notes)))
+
+
+def _architecture(decoder: Decoder, model_type: str) -> str:
+    first = decoder.layers[0]
+    if not decoder.is_uniform or not first.heads:
+        return "deci"
+    own = OWN.get(model_type, "llama")
+    is_whole = first.heads * decoder.head_dim == decoder.outside["token_embd.weight"].shape[1]
+    fits = is_whole and decoder.rope_factors is None and not _has_output_bias(decoder)
+    return own if fits else "llama"  # the same graph, with a place for fewer heads, these factors and biases
 
 
 def _describe(writer: GGUFWriter, decoder: Decoder, header: Header, file_type: str) -> None:

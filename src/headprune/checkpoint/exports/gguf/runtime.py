@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import secrets
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ import torch
 from headprune.errors import MissingExtraError, VerificationError
 
 FORCED = 1e6  # added to the logit of the token whose probability is asked for; what is told is from before that
-TRIES = 3
 
 
 class LlamaCpp:
@@ -39,7 +37,12 @@ class LlamaCpp:
         if exact:
             asked.flash_attn_type = package.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
             asked.cache_type_k = asked.cache_type_v = package.ggml_type.GGML_TYPE_F32
-        self._server = _opened(package, asked, file)
+        try:
+            self._server = package.Server(asked)
+        except Exception as error:  # its C++ side raises several kinds
+            raise VerificationError(
+                f"llama.cpp does not open '{file.name}' ({error}). Nothing was written; please report it."
+            ) from error
         self._address = self._server.listening_address
         self._completed([0], n_predict=1)  # a server that has not begun to work would never stop
 
@@ -96,19 +99,6 @@ class LlamaCpp:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise VerificationError(f"llama.cpp says {error.code} to {place}: {error.read()[:300]!r}") from error
-
-
-def _opened(package: Any, asked: Any, file: Path) -> Any:
-    """Its server, begun. On a busy machine it now and then does not begin; a file that cannot be read never does."""
-    for attempt in range(TRIES):
-        try:
-            return package.Server(asked)
-        except Exception as error:  # its C++ side raises several kinds
-            failure = error
-            time.sleep(attempt)
-    raise VerificationError(
-        f"llama.cpp does not open '{file.name}' ({failure}). Nothing was written; please report it."
-    ) from failure
 
 
 def xllamacpp() -> Any:
