@@ -33,6 +33,7 @@ def export(
     T5 …); anything else is refused with the reason.
     `onnx`: `model.onnx` for onnxruntime and others, one forward pass without a cache, with free batch size and length,
     compared with the model by running it; `int8=True` writes `model.int8.onnx`, too (weights quantised).
+    `openvino`: `openvino_model.xml`, the same for OpenVINO, by its own converter; `int8=True` by nncf.
     `gguf`: for llama.cpp, with other heads and neurons in every layer (Llama, SmolLM2, Mistral without a window, Qwen2
     and what has the same graph); `quantize="q8_0"` and others. A real llama.cpp opens it and must agree with the model.
     For a format that is one file, `folder` may be a file's name: `hp.export(model, "small.gguf", format="gguf")`.

@@ -14,7 +14,7 @@ from transformers import AutoModel, BertTokenizer
 from typer.testing import CliRunner
 
 import headprune as hp
-from headprune.checkpoint.exports import onnx as onnx_export
+from headprune.checkpoint.exports import one_pass
 from headprune.cli.app import app
 from headprune.errors import CheckpointError, MissingExtraError, UnsupportedModelError, VerificationError
 from headprune.structure.dummy_inputs import example_inputs
@@ -79,7 +79,7 @@ def test_quantised_weights_come_near(tmp_path):
 
 def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
     """Compared before it is moved to its place."""
-    monkeypatch.setattr(onnx_export, "LARGEST_GAP", -1.0)
+    monkeypatch.setattr(one_pass, "LARGEST_GAP", -1.0)
     with pytest.raises(VerificationError, match="Nothing was written"):
         hp.export(pruned("bert"), tmp_path / "out", format="onnx")
     assert not list(tmp_path.rglob("*.onnx"))
@@ -185,7 +185,7 @@ def test_sentence_pairs_are_answered_as_by_the_model(tmp_path):
     model = type(saved).from_pretrained(tmp_path / "model").eval()
     pairs = tokenizer(["heads of attention", "they"], ["look at", "other heads."], padding=True, return_tensors="pt")
     assert bool(pairs["token_type_ids"].any())
-    assert len(onnx_export._tokenized(model, example_inputs(model))) == 2
+    assert len(one_pass._tokenized(model, example_inputs(model))) == 2
     for name, given in (("made", None), ("own", {k: v for k, v in pairs.items() if k != "token_type_ids"})):
         folder = hp.export(model, tmp_path / name, format="onnx", example=given)
         with torch.no_grad():
