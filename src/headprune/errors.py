@@ -213,7 +213,7 @@ class PresetError(HeadpruneError, ValueError):
     Example:
         from headprune.lab.experiments.library import find_preset
 
-        find_preset("michel-table-33")
+        find_preset("michel-table-3").scale("papr")
     """
 
 
