@@ -17,9 +17,8 @@ from headprune.checkpoint.shards import Shards
 from headprune.errors import CheckpointError, HeadpruneError, UnsupportedModelError
 from headprune.hooks import NotAStackError
 from headprune.structure.dummy_inputs import example_inputs
-from headprune.structure.equal_layers import EqualLayers
+from headprune.structure.equal_layers import EqualLayers, layer_paths
 from headprune.structure.find import ModelStructure, structure_of_firsts
-from headprune.structure.stack import layer_paths
 
 
 @dataclass
