@@ -20,9 +20,11 @@ import math
 import os
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -254,6 +256,94 @@ def exponent() -> dict[str, Any]:
     return {"exponent": slope, "seconds": times, "target": 1.1}
 
 
+def checkpoint(size: str, folder: Path) -> Path:
+    """Random weights in the files of a real config, one layer after another, without a model in memory."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    from headprune.checkpoint.shards import Entry, write_index, write_shard
+
+    with torch.device("meta"):
+        model: Any = LlamaForCausalLM(config_of(size)).to(torch.bfloat16)
+    model.config.dtype = torch.bfloat16
+    model.config.architectures = ["LlamaForCausalLM"]
+    model.config.save_pretrained(folder)
+    files: dict[str, list[Any]] = {}
+    for seed, (name, value) in enumerate(model.named_parameters()):
+        part = name.split(".")[2] if ".layers." in name else "rest"
+        make = (
+            (lambda value=value: torch.ones(value.shape, dtype=value.dtype)) if value.dim() == 1
+            else (lambda value=value, seed=seed: filled(value.shape, value.dtype, seed))
+        )  # fmt: skip
+        files.setdefault(f"model-{part}.safetensors", []).append(Entry(name, value.dtype, tuple(value.shape), make))
+    for file, entries in files.items():
+        write_shard(folder / file, entries)
+    total = sum(entry.size for entries in files.values() for entry in entries)
+    write_index(folder, {file: [entry.name for entry in entries] for file, entries in files.items()}, total)
+    return folder
+
+
+def stream_repair(size: str) -> dict[str, Any]:
+    """Prune, repair and save from the disk; anonymous memory of the whole process."""
+    import torch
+
+    import headprune as hp
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("SCALE_FOLDER")) as place:
+        folder = checkpoint(size, Path(place) / "whole")
+        weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        gc.collect()
+        with highest_memory() as found:
+            start, clock = time.process_time(), time.monotonic()
+            streamed = hp.stream(folder)
+            ids = torch.randint(2, SIZES[size][0], TOKENS, generator=torch.Generator().manual_seed(0))
+            batches = [{"input_ids": part} for part in ids.split(4)]
+            mask = half_mask(None, streamed.heads)
+            streamed.prune(mask, Path(place) / "small", data=batches, recover="least-squares")
+            took, wall = time.process_time() - start, time.monotonic() - clock
+        left = sum(path.stat().st_size for path in (Path(place) / "small").glob("*.safetensors"))
+    return {
+        "peak_anonymous_bytes": found[1], "gibibytes": found[1] / 2**30, "seconds": took, "wall_seconds": wall,
+        "tokens": math.prod(TOKENS), "bytes": weights, "bytes_left": left, "target": 2.5,
+    }  # fmt: skip
+
+
+def mask_on_disk(size: str) -> dict[str, Any]:
+    """A mask applied from file to file, against copying the same files tensor by tensor with safetensors."""
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    import headprune as hp
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("SCALE_FOLDER")) as place:
+        folder = checkpoint(size, Path(place) / "whole")
+
+        def copy() -> None:
+            (Path(place) / "copy").mkdir(exist_ok=True)
+            for path in folder.glob("*.safetensors"):
+                with safe_open(path, framework="pt") as file:
+                    save_file({key: file.get_tensor(key) for key in list(file.keys())}, Path(place) / "copy" / path.name)
+
+        def apply() -> None:
+            streamed = hp.stream(folder)
+            streamed.prune(half_mask(None, streamed.heads), Path(place) / "small")
+            shutil.rmtree(Path(place) / "small")
+
+        apply()  # imports
+        copies, ours = [], []
+        for _ in range(3):
+            copies.append(seconds(copy))
+            ours.append(seconds(apply))
+    middle = statistics.median
+    return {
+        "ratio": middle(ours) / middle(copies), "seconds": middle(ours), "copy_seconds": middle(copies),
+        "control": copies[2] / copies[1], "target": 1.3,
+    }  # fmt: skip
+
+
 FIGURES: dict[str, Callable[[], dict[str, Any]]] = {
     "find-prune-0.1b": lambda: find_prune("0.1b"),
     "find-prune-0.5b": lambda: find_prune("0.5b"),
@@ -264,6 +354,11 @@ FIGURES: dict[str, Callable[[], dict[str, Any]]] = {
     "search-0.5b": lambda: search("0.5b", "float32"),
     "search-1.2b": lambda: search("1.2b", "bfloat16"),
     "exponent": exponent,
+    "stream-0.5b": lambda: stream_repair("0.5b"),
+    "stream-3b": lambda: stream_repair("3b"),
+    "stream-8b": lambda: stream_repair("8b"),
+    "mask-0.5b": lambda: mask_on_disk("0.5b"),
+    "mask-3b": lambda: mask_on_disk("3b"),
 }
 
 
@@ -277,7 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--here", action="store_true", help="in this process, without storing it")
     options = parser.parse_args(arguments)
-    names = options.figures or list(FIGURES)
+    names = options.figures or [name for name in FIGURES if name != "stream-8b"]
     if options.list:
         print("\n".join(FIGURES))
         return

@@ -26,7 +26,9 @@ from headprune.jobs.drop_report import DropReport, HeldOut
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.base import amount
 from headprune.jobs.options.prune import BUDGETS, Choice, PruneOptions
+from headprune.jobs.streamed import StreamedModel, prune_on_disk
 from headprune.masking import EmptySite
+from headprune.memory import memory_limit
 from headprune.recovery import recoveries
 from headprune.recovery.greedy_search import Calibration, named_repair
 from headprune.scoring import score, scorers
@@ -91,9 +93,16 @@ class PruneResult:
         return self.text
 
 
-def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult:
+def prune(options: PruneOptions, progress: Progress = SILENT) -> PruneResult | StreamedModel:
     """Remove heads, check that the model answers as if they were masked, and save it."""
     options.check()
+    if options.stream:
+        return prune_on_disk(options, progress)
+    with memory_limit(options.memory):
+        return _prune(options, progress)
+
+
+def _prune(options: PruneOptions, progress: Progress) -> PruneResult:
     choice, asked = options.choice, AskedBudget.of(options.choice)
     repair, empty_site = named_repair(choice.method, choice.recover), cast(EmptySite, options.empty_site)
     gqa = cast(Gqa | None, choice.gqa)

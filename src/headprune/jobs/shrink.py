@@ -23,6 +23,8 @@ from headprune.jobs.export import Exported, Wanted
 from headprune.jobs.job import SILENT, Progress, Step
 from headprune.jobs.options.shrink import ShrinkOptions
 from headprune.jobs.retrain import Lesson, retrain_
+from headprune.jobs.streamed import StreamedModel, shrink_on_disk
+from headprune.memory import memory_limit
 from headprune.scoring.resumable import work_key
 from headprune.shrink import Shrinker, Shrunk
 from headprune.shrink.shrink import Parts, parts_meant
@@ -61,10 +63,18 @@ class ShrinkResult:
         return "\n\n".join([*told, *([self.exported.message()] if self.exported else [])])
 
 
-def shrink(options: ShrinkOptions, progress: Progress = SILENT) -> ShrinkResult:
+def shrink(options: ShrinkOptions, progress: Progress = SILENT) -> ShrinkResult | StreamedModel:
     """Choose, repair, remove and save; several budgets share what is the same for all. Models that are finished, and
     scores, are not made again after an interruption. With `export`, the model is then written in that format."""
     options.check()
+    if options.stream:
+        return shrink_on_disk(options, progress)
+    with memory_limit(options.memory):
+        return _exported(options, progress)
+
+
+def _exported(options: ShrinkOptions, progress: Progress) -> ShrinkResult:
+    """In memory, and in another format if that is asked for."""
     if options.export is None or options.out is None:
         return _shrunk(options, progress)
     wanted = Wanted.parse(options.export, options.corpus)

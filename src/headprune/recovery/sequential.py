@@ -56,7 +56,7 @@ class Fit:
         return float(spread - 2 * along) + drift.square / drift.count
 
 
-ERROR_ROWS = 512  # outputs by which an error is told; those of a wider projection are much alike
+ERROR_ROWS = 256  # outputs by which an error is told; those of a wider projection are much alike
 
 
 def _some_rows(outputs: int) -> Tensor:

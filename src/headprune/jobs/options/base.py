@@ -48,6 +48,13 @@ Parts = Annotated[
     Option("What may go: attention heads, neurons of feed-forward parts, or both."),
 ]
 RemoteCode = Annotated[bool, Option("Run code that comes with the model. Off unless you ask for it.", runs_code=True)]
+Stream = Annotated[
+    bool,
+    Option("Work through the checkpoint on disk, one layer in memory at a time: for models that do not fit."),
+]
+Memory = Annotated[
+    str | None, Option("How much memory a step may take beside the model, like 8GiB. Default: half of what is free.")
+]
 Force = Annotated[bool, Option("Write to --out whatever is there; a model there is replaced.")]
 Split = Annotated[str, Option("The part of the data to evaluate on.")]
 Examples = Annotated[int, Option("A random part of so many examples; 0 is all.")]

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 from headprune.errors import MaskError
-from headprune.jobs.options.base import Device, Force, Model, Option, Parts, RemoteCode, Seed, TaskOptions
+from headprune.jobs.options.base import (
+    Device,
+    Force,
+    Memory,
+    Model,
+    Option,
+    Parts,
+    RemoteCode,
+    Seed,
+    Stream,
+    TaskOptions,
+)
 from headprune.registry import known_name
 
 COUNTS = ("prune", "keep", "pattern")
@@ -145,6 +156,8 @@ class PruneOptions:
     dry_run: Annotated[bool, Option("Only tell what would be removed.")] = False
     device: Device = "cpu"
     trust_remote_code: RemoteCode = False
+    stream: Stream = False
+    memory: Memory = None
 
     def check(self) -> None:
         """What can be told without a model or data."""

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Annotated
 
 from headprune.errors import DataError, MaskError
-from headprune.jobs.options.base import Device, Force, Model, Option, RemoteCode, Seed, TaskOptions, amount
+from headprune.jobs.options.base import (
+    Device,
+    Force,
+    Memory,
+    Model,
+    Option,
+    RemoteCode,
+    Seed,
+    Stream,
+    TaskOptions,
+    amount,
+)
 from headprune.registry import known_name
 
 BUDGETS = ("macs", "params", "speedup", "max_drop", "prune")
@@ -63,6 +74,8 @@ class ShrinkOptions:
     seed: Seed = 0
     device: Device = "cpu"
     trust_remote_code: RemoteCode = False
+    stream: Stream = False
+    memory: Memory = None
 
     def check(self) -> None:
         """What can be told without a model or data."""
