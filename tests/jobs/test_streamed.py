@@ -14,14 +14,14 @@ from headprune.jobs.options.prune import Choice, PruneOptions
 from headprune.jobs.options.shrink import ShrinkOptions
 from headprune.jobs.prune import prune
 from headprune.jobs.shrink import shrink
-from tests.families.tiny import tiny_model
-from tests.jobs.test_shrink import words  # a tokenizer of a few words, and a text of them
+from tests.docs.test_guides import write_llm
 
 
 @pytest.fixture
 def folder(tmp_path):
-    tiny_model("llama").save_pretrained(tmp_path / "whole")
-    return tmp_path / "whole"
+    """A small language model with a tokenizer, and text beside it."""
+    write_llm(tmp_path)
+    return tmp_path / "llm"
 
 
 def test_a_mask_file_is_applied_on_disk(folder, tmp_path):
@@ -41,12 +41,11 @@ def test_a_mask_file_is_applied_on_disk(folder, tmp_path):
 @pytest.mark.parametrize("budget", [{"macs": "70%"}, {"params": "80%"}, {"prune": "50%"}])
 def test_a_budget_is_met_on_disk(folder, tmp_path, budget):
     """By reconstruction, and repaired; counted as in memory."""
-    text = words(folder)
     whole = AutoModelForCausalLM.from_pretrained(folder).eval()
     done = shrink(
         ShrinkOptions(
-            model=str(folder), corpus=[text], out=tmp_path / "small", calibration=32, length=8, stream=True,
-            data=TaskOptions(task=None, max_length=8, batch_size=8), **budget,
+            model=str(folder), corpus=[tmp_path / "text"], out=tmp_path / "small", calibration=32, length=8,
+            data=TaskOptions(task=None, max_length=8, batch_size=8), stream=True, **budget,
         )
     )  # fmt: skip
     small = AutoModelForCausalLM.from_pretrained(tmp_path / "small").eval()

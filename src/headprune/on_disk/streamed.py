@@ -24,7 +24,7 @@ from headprune.on_disk.progress import StreamProgress
 from headprune.on_disk.skeleton import Skeleton, key_of, names_in, tensor_at
 from headprune.recovery.recover import SiteFits
 from headprune.recovery.sequential import SequentialMoments, recoveries
-from headprune.recovery.walks import part_of
+from headprune.recovery.walks import held_batches, part_of
 from headprune.scoring.context import ExampleLoss, ScoringContext, evaluation
 from headprune.scoring.layerwise import LayerStates
 from headprune.scoring.run import scorers, unit_options
@@ -300,7 +300,13 @@ class _Pruning:
                 fits = SiteFits(self.mask, method, {})
                 sites = [cut.site for cut in cuts]
                 if sites:
-                    walk = SequentialMoments(context, sites, list(context.batches), part_of(self.mask, context.heads))
+                    walk = SequentialMoments(
+                        context,
+                        sites,
+                        list(context.batches),
+                        part_of(self.mask, context.heads),
+                        held=held_batches(len(states.batches)) if fits.holds_out else (),
+                    )
                     for site in walk.sites:
                         fits.fit_(walk, site)
                     states.advance(walk.answer)
