@@ -174,7 +174,7 @@ class WorkParts:
             return None
         return content.get("value") if content.get("key") == self.key else None
 
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         write_text(self._path(name), dump("part", {"key": self.key, "value": value}))
 
     def finished(self) -> None:

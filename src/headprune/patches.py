@@ -110,7 +110,7 @@ def patch_config(cls: Any, before: Callable[[Any], None]) -> None:
     Why: a save that was interrupted must be finished before anything of the folder is read, and the config is first.
     """
 
-    def then(original: Method, cls: Any, name: Any, **kwargs: Any) -> object:
+    def then(original: Method, cls: object, name: object, **kwargs: object) -> object:
         before(name if not kwargs.get("subfolder") else f"{name}/{kwargs['subfolder']}")
         return original(cls, name, **kwargs)
 
@@ -289,7 +289,7 @@ def torch_threads(carried: Callable[[Method], Method]) -> Iterator[None]:
         apply, frame, function = replicas.parallel_apply, checkpoint._CheckpointFrame, checkpoint.CheckpointFunction
         made, forward = frame.__init__, function.forward
 
-        def parallel_apply(modules: Sequence[Method], *args: Any, **kwargs: Any) -> list[Any]:
+        def parallel_apply(modules: Sequence[Method], *args: object, **kwargs: object) -> list[Any]:
             found: list[Any] = apply([carried(module) for module in modules], *args, **kwargs)
             return found
 

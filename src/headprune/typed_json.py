@@ -51,14 +51,14 @@ def from_plain(kind: type[T], value: object) -> T:
     return cast(T, reader(value))
 
 
-def prepare(*kinds: Any) -> None:
+def prepare(*kinds: object) -> None:
     """Look at the annotations of types now: the first file is then read without compiling anything."""
     for kind in kinds:
         _reader(kind)
 
 
 @functools.cache
-def _reader(kind: Any) -> _Reader:
+def _reader(kind: object) -> _Reader:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is not None and hasattr(kind, "__metadata__"):
         return _reader(inner[0])
@@ -76,7 +76,7 @@ def _reader(kind: Any) -> _Reader:
 
 
 def _checked(fits: Callable[[Any], bool], expected: str, made: _Reader = lambda value: value) -> _Reader:
-    def read(value: Any) -> Any:
+    def read(value: object) -> Any:
         if not fits(value):
             raise FieldError("", repr(value)[:80], expected)
         return made(value)
@@ -107,7 +107,7 @@ def _optional(kinds: tuple[Any, ...]) -> _Reader:
     readers = [_reader(kind) for kind in kinds if kind is not type(None)]
     nothing = type(None) in kinds
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> Any:
         if value is None and nothing:
             return None
         for reader in readers[:-1]:
@@ -120,13 +120,13 @@ def _optional(kinds: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _sequence(origin: Any, inner: tuple[Any, ...]) -> _Reader:
+def _sequence(origin: object, inner: tuple[Any, ...]) -> _Reader:
     made = list if origin is list else tuple
     alike = origin is not tuple or (len(inner) == 2 and inner[1] is Ellipsis)
     readers = [_reader(kind) for kind in inner if kind is not Ellipsis]
     quick: set[type] = {inner[0]} if alike and inner[0] in (float, str) else set()
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> Any:
         if type(value) is not list:
             raise FieldError("", repr(value)[:80], "a list")
         if alike and set(map(type, value)) <= quick:
@@ -144,10 +144,10 @@ def _sequence(origin: Any, inner: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _table(inner: Any) -> _Reader:
+def _table(inner: object) -> _Reader:
     reader = _reader(inner)
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> Any:
         if type(value) is not dict:
             raise FieldError("", repr(value)[:80], "a table")
         found = {}

@@ -126,7 +126,7 @@ def _noted(folder: Path) -> tuple[str, str]:
     return str(content.get("command", ""))[:40], str(content.get("key", ""))
 
 
-def _key(command: str, options: Any) -> str:
+def _key(command: str, options: object) -> str:
     """The same for the same request about the same files."""
     asked: dict[str, Any] = {"command": command}
     for field in option_fields(type(options)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from torch import nn
 
@@ -31,7 +31,7 @@ def attach_gates(
     seed: int = 0,
     sync_noise: bool = False,
     example: Batch | None = None,
-    **options: Any,
+    **options: object,
 ) -> Gates:
     """Put a trainable gate before every head's share of the output projection.
 

@@ -42,7 +42,7 @@ class LayerCall:
             return args, {STATES: states, **kwargs}
         return [states, *args], kwargs
 
-    def _first(self, value: Any, rows: int) -> Any:
+    def _first(self, value: object, rows: int) -> Any:
         if isinstance(value, Tensor) and value.dim() and len(value) == self.rows:
             return value[:rows]
         if type(value) is tuple:
@@ -63,7 +63,7 @@ class LayerCalls:
 def left_out(layers: Sequence[nn.Module], *, as_tuple: bool) -> Iterator[None]:
     """Inside the block these layers hand on the states that they get."""
 
-    def hand_on(*args: Any, **kwargs: Any) -> Any:
+    def hand_on(*args: object, **kwargs: object) -> Any:
         states = args[0] if args else kwargs[STATES]
         return (states,) if as_tuple else states
 
@@ -96,7 +96,7 @@ def _calls(layers: Sequence[nn.Module], answer: Callable[[], object], *, as_tupl
     first: list[Tensor] = []
 
     def passing(place: int) -> Function:
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def forward(*args: object, **kwargs: object) -> Any:
             states = args[0] if args else kwargs.get(STATES)
             if not isinstance(states, Tensor) or states.dim() != 3 or place != len(found):
                 raise NotAStackError("its layers are not called one after another on the states alone")
@@ -129,7 +129,7 @@ def states_after_first(layers: Sequence[nn.Module], answer: Callable[[], object]
     """What a whole pass hands to the second layer: to be compared with what is made layer by layer."""
     seen: list[Tensor] = []
 
-    def stop(*args: Any, **kwargs: Any) -> None:
+    def stop(*args: object, **kwargs: object) -> None:
         states = args[0] if args else kwargs.get(STATES)
         seen.extend([states] if isinstance(states, Tensor) else [])
         raise StopForward

@@ -106,7 +106,7 @@ class _Raised:
         self.buffers.clear()
 
 
-def _doubled(value: Any) -> Any:
+def _doubled(value: object) -> Any:
     if isinstance(value, Tensor):
         return value.double() if value.is_floating_point() else value
     if type(value) is tuple or type(value) is list:

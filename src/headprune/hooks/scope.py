@@ -62,7 +62,7 @@ class ScopedHook:
     def __init__(self, hook: Function, scope: Scope) -> None:
         self.hook, self.scope = hook, scope
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.hook(*args, **kwargs) if self.scope.is_here else None
 
     def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:

@@ -64,7 +64,7 @@ class UnfusedGatedBias(Unfused):
         attention_mask: Tensor | None = None,
         position_bias: Tensor | None = None,
         index: int = 0,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[Tensor, Tensor, Tensor]:
         module = self.module
         batch, length, _ = hidden_states.shape

@@ -102,7 +102,7 @@ def padded(batch: Mapping[str, Any], *, left: bool = False) -> dict[str, Any]:
     return {**batch, "attention_mask": hidden}
 
 
-def check_same(found: Any, expected: Any, what: str, *, exactly: bool = False) -> None:
+def check_same(found: object, expected: object, what: str, *, exactly: bool = False) -> None:
     gap = difference(found, expected)
     if not gap.is_small or (exactly and gap.largest):
         raise VerificationError(f"{what}: differs by {gap.largest:.1e}")
@@ -272,7 +272,7 @@ def _with_eager_attention(model: nn.Module) -> nn.Module:
     return other
 
 
-def has_nan(answer: Any) -> bool:
+def has_nan(answer: object) -> bool:
     values = answer.to_tuple() if hasattr(answer, "to_tuple") else (answer,)
     return any(isinstance(value, Tensor) and bool(value.isnan().any()) for value in values)
 

@@ -73,7 +73,7 @@ class HeadSums:
         self.squares[site] = self.squares.get(site, 0) + rows.square().sum(0)
         self.counts[site] = self.counts.get(site, 0.0) + len(rows)
 
-    def scores(self, method: str, **options: Any) -> HeadScores:
+    def scores(self, method: str, **options: object) -> HeadScores:
         if not self.counts:
             raise DataError("The data has no batch: there is nothing to score on. Check the file and its filters.")
         missed = [site.id for site in self.heads if site.num_heads and site.id not in self.counts]
@@ -191,7 +191,7 @@ def model_inputs(batch: Batch) -> dict[str, Any]:
     return {key: value for key, value in batch.items() if key != ROW and not key.startswith("_")}
 
 
-def _is_dataset(data: Any) -> bool:
+def _is_dataset(data: object) -> bool:
     if isinstance(data, Sequence) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return False
     return len(data) == 0 or isinstance(data[0], Mapping)

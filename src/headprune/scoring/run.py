@@ -24,17 +24,17 @@ from headprune.structure.run import unwrapped
 
 def score(
     model: nn.Module,
-    data: Any = (),
+    data: object = (),
     *,
     method: str = "sensitivity",
     loss: Literal["mean", "sum"] | LossFunction = "mean",
     heads: HeadMap | None = None,
     mask: HeadMask | None = None,
-    collator: Any = None,
+    collator: object = None,
     batch_size: int = 16,
     name: str = "",
     seed: int = 0,
-    **options: Any,
+    **options: object,
 ) -> HeadScores:
     """What every head is worth, by `method`; larger is more worth keeping.
 
@@ -102,7 +102,7 @@ class Scorer:
     needs_all: bool = False  # its answers on parts of the data do not add up to that on all of it
     rearranges: Rearrangement | None = None  # chooses anew, at the number of units that a mask keeps in each site
 
-    def __call__(self, job: Any, **options: Any) -> HeadScores:
+    def __call__(self, job: object, **options: object) -> HeadScores:
         scores = self.function(job, **options)
         return replace(scores, comparable=scores.comparable or self.comparable)
 

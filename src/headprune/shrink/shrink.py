@@ -41,7 +41,7 @@ TRIES = 6  # models that a budget of points looks at: its share of MACs is then 
 
 def shrink_(
     model: nn.Module,
-    data: Any,
+    data: object,
     *,
     macs: float | int | None = None,
     params: float | int | None = None,
@@ -58,9 +58,9 @@ def shrink_(
     batch: int = 1,
     length: int = 128,
     evaluate: Callable[[nn.Module], float] | None = None,
-    collator: Any = None,
+    collator: object = None,
     batch_size: int = 16,
-    loss: Any = "mean",
+    loss: object = "mean",
     seed: int = 0,
     repeats: int = 15,
     tell: Callable[[str], None] = lambda what: None,

@@ -345,7 +345,7 @@ def _add_unused_bias(module: nn.Module, width: int) -> None:
 class ConfigView:
     """A config as one pruned block sees it: its own head counts, everything else read from the model's config."""
 
-    def __init__(self, base: Any, overrides: dict[str, object]) -> None:
+    def __init__(self, base: object, overrides: dict[str, object]) -> None:
         self.__dict__["headprune_base"] = base.headprune_base if isinstance(base, ConfigView) else base
         inherited = base.headprune_overrides if isinstance(base, ConfigView) else {}
         self.__dict__["headprune_overrides"] = {**inherited, **overrides}

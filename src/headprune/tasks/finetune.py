@@ -268,7 +268,7 @@ def _run_key(
     return work_key(model, [], options)
 
 
-def _content(value: Any) -> bytes:
+def _content(value: object) -> bytes:
     """What a feature holds, the same in every process: an image or array by its numbers, not by its address."""
     if isinstance(value, torch.Tensor):
         value = value.numpy()

@@ -74,7 +74,7 @@ class LanguageTask(Task):
         pieces = [tokens[start : start + max_length] for start in range(0, len(tokens), max_length)]
         return [piece for piece in pieces if len(piece) > 1]
 
-    def features(self, block: Any, number: int, processor: Processor) -> Features:
+    def features(self, block: object, number: int, processor: Processor) -> Features:
         """Every token is the label of the one before it: the model shifts."""
         return {"input_ids": block, "labels": block}
 

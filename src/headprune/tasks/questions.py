@@ -80,7 +80,7 @@ class _Asked:
         return "" if first is None or last is None else self.context[first[0] : last[1]]
 
 
-def _answers(given: Any, context: str, where: str) -> list[tuple[str, int]]:
+def _answers(given: object, context: str, where: str) -> list[tuple[str, int]]:
     """Text and first character of every right answer."""
     if given is None:
         return []

@@ -119,7 +119,7 @@ def _json_rows(file: Any, path: Path) -> tuple[list[Any], list[str]]:
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON writes it
 
 
-def _has_half(row: Any) -> bool:
+def _has_half(row: object) -> bool:
     """Whether a text is no text: tokenizers and files refuse it."""
     try:
         json.dumps(row, ensure_ascii=False).encode()
@@ -216,7 +216,7 @@ def _dataset_table(dataset: str, names: Sequence[str]) -> Table:
     raise DataError(f"The data set '{dataset}' has no split {' or '.join(names)}. {hint(names[0], parts)}")
 
 
-def _class_names(feature: Any) -> list[str]:
+def _class_names(feature: object) -> list[str]:
     """The names behind numbered classes, or lists of them."""
     inner = getattr(feature, "feature", feature)  # of a list
     return list(getattr(inner, "names", None) or [])

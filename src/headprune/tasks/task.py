@@ -66,7 +66,7 @@ class Examples:
             yield {**self.collate([self.features[row] for row in rows]), ROW: torch.tensor(rows)}
 
 
-def _length(tokens: Any) -> int:
+def _length(tokens: object) -> int:
     return len(tokens) if hasattr(tokens, "__len__") else 0
 
 
@@ -257,7 +257,7 @@ class Labels:
     def is_regression(self) -> bool:
         return self.count == 1
 
-    def number(self, value: Any, where: str) -> float:
+    def number(self, value: object, where: str) -> float:
         """The model's number for a label as it stands in the data."""
         text = str(value).strip()
         found = self._index(text)

@@ -133,7 +133,7 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
 
 
 @functools.cache
-def _group(options: Any, name: str) -> Any:
+def _group(options: object, name: str) -> Any:
     return get_type_hints(options)[name]
 
 
@@ -207,7 +207,7 @@ def check_step(
             )
 
 
-def _holds_path(kind: Any) -> bool:
+def _holds_path(kind: object) -> bool:
     return kind is Path or any(map(_holds_path, get_args(kind)))
 
 
@@ -241,7 +241,7 @@ def _converted(kind: Any, value: object) -> object:
     return kind(value)
 
 
-def _expected(kind: Any) -> str:
+def _expected(kind: object) -> str:
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _expected(next(one for one in get_args(kind) if one is not type(None)))

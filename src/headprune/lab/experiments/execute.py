@@ -36,7 +36,7 @@ def execute_trial(
     return Record(trial=trial, seconds=seconds, started=started, environment=environment(), **told)  # type: ignore[arg-type]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Values that any reader of JSON takes; an infinite perplexity is told in words. Others are an error, here rather
     than when they are stored."""
     if isinstance(value, dict):

@@ -53,7 +53,7 @@ def run_step(context: Context) -> Result:
     return {"command": told, **(result if isinstance(result, dict) else {"results": result})}
 
 
-def _without_paths(value: Any, names: Mapping[str, str]) -> Any:
+def _without_paths(value: object, names: Mapping[str, str]) -> Any:
     """A result is the same wherever it was made: paths are told by the names of what they lead to."""
     if isinstance(value, dict):
         return {name: _without_paths(inner, names) for name, inner in value.items()}

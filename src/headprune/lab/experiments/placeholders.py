@@ -23,7 +23,7 @@ def texts_of(values: Sequence[Any]) -> Iterator[str]:
             yield from texts_of(value)
 
 
-def filled(value: Any, fixed: Mapping[str, Any]) -> Any:
+def filled(value: object, fixed: Mapping[str, Any]) -> Any:
     """Placeholders of seed and parameters replaced; those of inputs and steps stay until the trial is run."""
     if isinstance(value, list):
         return [filled(inner, fixed) for inner in value]
@@ -35,7 +35,7 @@ def filled(value: Any, fixed: Mapping[str, Any]) -> Any:
     return _PLACE.sub(lambda place: str(fixed[place[1]]) if place[1] in fixed else place[0], value)
 
 
-def resolved(value: Any, places: Mapping[str, Path]) -> Any:
+def resolved(value: object, places: Mapping[str, Path]) -> Any:
     """The remaining placeholders as paths."""
     if isinstance(value, dict):
         return {name: resolved(inner, places) for name, inner in value.items()}

@@ -52,7 +52,7 @@ def read_preset(
     return preset
 
 
-def _check_sizes(value: Any, depth: int = 0) -> None:
+def _check_sizes(value: object, depth: int = 0) -> None:
     """TOML promises whole numbers of 64 bits; Python reads longer ones, and cannot write them."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("a whole number is larger than 64 bits")
@@ -69,7 +69,7 @@ class _Reader:
     def __init__(self, text: str, file: str, shared: Mapping[str, Any]) -> None:
         self.lines, self.file, self.known = text.splitlines(), file, shared
 
-    def where(self, name: str, value: Any = None, *, step: str = "") -> str:
+    def where(self, name: str, value: object = None, *, step: str = "") -> str:
         """The line of a field: of the one with this value, or of the first in a step, if there are several."""
         found = self._lines_of(name)
         exact = [n for n in found if isinstance(value, str) and value in self.lines[n - 1]]
@@ -83,7 +83,7 @@ class _Reader:
         return [n for n, line in enumerate(self.lines, 1) if field.search(line)]
 
     def fields(
-        self, content: Any, needed: Mapping[str, type], allowed: Mapping[str, Any], place: str = ""
+        self, content: object, needed: Mapping[str, type], allowed: Mapping[str, Any], place: str = ""
     ) -> dict[str, Any]:
         """The fields of a table, each of its type; none missing, none unknown."""
         if not isinstance(content, dict):
@@ -105,7 +105,7 @@ class _Reader:
         if wrong:
             raise PresetError(f"{self.where(name)}: '{name}' has {wrong[0]!r}; expected {wanted}.")
 
-    def scale(self, content: Any, name: str) -> Scale:
+    def scale(self, content: object, name: str) -> Scale:
         lists = dict.fromkeys(("steps", "chain", "seeds", "values", "claims"), list)
         found = self.fields(content, {}, {**lists, "inputs": dict, "note": str}, name)
         self.each_is(found.get("chain", []), str, "chain", "names of shared steps")
@@ -134,7 +134,7 @@ class _Reader:
             steps.append(self.step({"name": name, **known["steps"][name]}))
         return tuple(steps), dict(known["inputs"])
 
-    def step(self, content: Any) -> Step:
+    def step(self, content: object) -> Step:
         allowed = {
             "command": str,
             "work": str,
@@ -160,11 +160,11 @@ class _Reader:
                 raise PresetError(f"{self.where(name)}: '{name}' is {values!r}; expected a list of values.")
         return Step(**found)
 
-    def value(self, content: Any) -> Value:
+    def value(self, content: object) -> Value:
         needed = {"name": str, "step": str, "path": str}
         return Value(**self.fields(content, needed, {"where": dict, "paper": (int, float, str)}, "values"))
 
-    def claim(self, content: Any) -> Claim:
+    def claim(self, content: object) -> Claim:
         needed = {"text": str, "value": str, "is": str}
         number = (int, float)
         found = dict(self.fields(content, needed, {"against": str, "than": number, "by": number}, "claims"))

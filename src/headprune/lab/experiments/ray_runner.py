@@ -84,7 +84,7 @@ class RayRunner:
         finally:
             _tidy(ray, session, list(running))
 
-    def _room(self, ray: Any) -> int:
+    def _room(self, ray: object) -> int:
         """How many trials are worth handing out; nodes may come and go."""
         fits = sum(self._fits(node) for node in _nodes(ray))
         return max(1, fits) * self.waiting
@@ -93,7 +93,7 @@ class RayRunner:
         asked = {"CPU": self.num_cpus, "GPU": self.num_gpus}
         return int(min((node.get(name, 0) // much for name, much in asked.items() if much), default=1))
 
-    def _check_room(self, ray: Any) -> None:
+    def _check_room(self, ray: object) -> None:
         """A trial that no node can hold would wait for ever."""
         nodes = _nodes(ray)
         if not any(self._fits(node) for node in nodes):
@@ -119,7 +119,7 @@ class RayRunner:
         ways = {"num_cpus": started.cores, "num_gpus": self.num_gpus, "max_retries": RETRIES}
         return ray.remote(_on_worker).options(**ways, retry_exceptions=False).remote(*started.given)
 
-    def _cores(self, ray: Any, trial: Trial) -> float:
+    def _cores(self, ray: object, trial: Trial) -> float:
         """What a trial asks for. One that measures time takes all the cores of a node that can hold it, so that Ray
         runs nothing beside it there."""
         known = works.find(trial.work)  # maybe only its module on the workers knows it

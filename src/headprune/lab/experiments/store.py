@@ -199,7 +199,7 @@ def row(record: Record) -> dict[str, Any]:
     return {**found, **flat(record.result, "result")}
 
 
-def flat(value: Any, name: str) -> dict[str, Any]:
+def flat(value: object, name: str) -> dict[str, Any]:
     """Nested tables as names with dots; lists are left out, because they have no place in a row."""
     if isinstance(value, Mapping):
         found: dict[str, Any] = {}

@@ -79,5 +79,5 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w./ -]", "_", name)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

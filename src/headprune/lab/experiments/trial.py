@@ -119,7 +119,7 @@ def _job_version(kind: str) -> int | None:
 _KINDS = {"work": str, "params": dict, "seed": int, "needs": dict, "step": str, "label": str}
 
 
-def _named(value: Any, stands_for: Mapping[str, str]) -> Any:
+def _named(value: object, stands_for: Mapping[str, str]) -> Any:
     """Placeholders replaced by the keys of what they stand for."""
     if isinstance(value, dict):
         return {name: _named(inner, stands_for) for name, inner in value.items()}

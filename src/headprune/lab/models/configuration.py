@@ -53,7 +53,7 @@ class MemoryConfig(PreTrainedConfig):
         layer_norm_eps: float = 1e-5,
         use_cache: bool = True,
         tie_word_embeddings: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
         self.num_hidden_layers, self.num_attention_heads = num_hidden_layers, num_attention_heads

@@ -56,13 +56,13 @@ def hash_of(program: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()}"
 
 
-def inside(value: Any) -> str:
+def inside(value: object) -> str:
     """JSON that cannot end the script element it stands in."""
     text = json.dumps(short(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def short(value: Any) -> Any:
+def short(value: object) -> Any:
     """Numbers as a reader sees them: four digits. What is no number (nan, inf) is nothing."""
     if isinstance(value, Mapping):
         return {name: short(inner) for name, inner in value.items()}

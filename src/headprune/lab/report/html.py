@@ -58,13 +58,13 @@ def _hash(script: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
-def _inside(value: Any) -> str:
+def _inside(value: object) -> str:
     """JSON that cannot end the script element it stands in."""
     text = json.dumps(_short(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> Any:
     """Numbers as a reader sees them: four digits. What is no number (nan, inf) is nothing."""
     if isinstance(value, Mapping):
         return {name: _short(inner) for name, inner in value.items()}

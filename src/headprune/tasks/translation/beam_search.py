@@ -41,7 +41,7 @@ class Search:
         if self.penalty not in ("power", "gnmt"):
             raise DataError(f"The length penalty is '{self.penalty}'; expected power or gnmt.")
 
-    def run(self, model: nn.Module, inputs: dict[str, Any], longest: int, **forced: Any) -> Tensor:
+    def run(self, model: nn.Module, inputs: dict[str, Any], longest: int, **forced: object) -> Tensor:
         """Token ids of the best translation of each row, padded; `longest` is the most that the model can write."""
         room = min(longest, int(self.ratio * inputs["input_ids"].shape[1]) + self.extra)
         exponent = GnmtPenalty(self.length_penalty) if self.penalty == "gnmt" else self.length_penalty

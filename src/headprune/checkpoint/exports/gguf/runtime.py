@@ -88,7 +88,7 @@ class LlamaCpp:
             raise VerificationError(f"llama.cpp tells no probability of token {following}: is it an end of a text?")
         return found[0]
 
-    def _completed(self, tokens: Sequence[int], **more: Any) -> Any:
+    def _completed(self, tokens: Sequence[int], **more: object) -> Any:
         return self._ask("/completion", {"prompt": list(tokens), "temperature": 0, "cache_prompt": True, **more})
 
     def _ask(self, place: str, body: dict[str, Any]) -> Any:

@@ -176,7 +176,7 @@ def _added(tokenizer: Any) -> tuple[bool, bool]:
     return begins, ends
 
 
-def _chat_template(tokenizer: Any) -> str | None:
+def _chat_template(tokenizer: object) -> str | None:
     found = getattr(tokenizer, "chat_template", None)
     if isinstance(found, dict):
         found = found.get("default")
