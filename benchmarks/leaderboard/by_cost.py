@@ -24,11 +24,14 @@ RIVALS = (
 FEW_RIVALS = (KWON, ("flap", "bias"), ("sensitivity", SAME))  # where a cell takes long
 EVEN = {"uniform": "curvature", "magnitude": "magnitude", "random": "random"}  # the same share of every site, by what
 # `best` with one ingredient off or another in its place: what `Shrinker.of` is told, and whether labels are shown.
+# Levels are shifted between sites where `best` does not, and the other way round.
 INGREDIENTS: dict[str, dict[str, Any]] = {
-    "best-shifts": {"shifts": 0.0}, "best-labels": {"labels": False}, "best-heads": {"parts": "neurons"},
+    "best-shifts": {}, "best-labels": {"labels": False}, "best-heads": {"parts": "neurons"},
     "best-repair": {"recover": "none"}, "best-bias": {"recover": "bias"}, "best-stream": {"recover": "stream"},
 }  # fmt: skip
-INGREDIENT_MACS = (0.2, 0.1)
+INGREDIENT_MACS = {"best-heads": (0.4,)}  # less than that cannot be had with neurons alone
+USUAL_INGREDIENT_MACS = (0.2, 0.1)
+SHIFTS = 24.0  # passes for shifting levels, where `best` itself does not
 FIRST_LAYERS = ("first-1", "first-2")
 INT8 = ("int8-onnx", "int8-torchao")
 HEADS = {"minilm": (0.25, 0.5, 0.75), "mpnet": (0.25, 0.5, 0.75), "smollm2": (1 / 3, 2 / 3)}  # gone, nothing else
@@ -101,7 +104,11 @@ def _of_place(model: str, data: str, tuning: int) -> list[CostSpec]:
     if data in DEVELOPMENT[model]:
         found += cells(BEST, "prune", HEADS[model])
         if model == "minilm":
-            found += [c for name in INGREDIENTS for c in cells((name, SAME), "macs", INGREDIENT_MACS)]
+            found += [
+                c
+                for name in INGREDIENTS
+                for c in cells((name, SAME), "macs", INGREDIENT_MACS.get(name, USUAL_INGREDIENT_MACS))
+            ]
     if data in TEXTS:
         return found
     found += cells(BEST, "speedup", SPEEDUPS if model == "minilm" else SPEEDUPS[1::2])

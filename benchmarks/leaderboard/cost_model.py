@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.leaderboard.by_cost import EVEN, FIRST_LAYERS, INGREDIENTS, SAME, TEXTS, CostSpec
+from benchmarks.leaderboard.by_cost import EVEN, FIRST_LAYERS, INGREDIENTS, SAME, SHIFTS, TEXTS, CostSpec
 from benchmarks.leaderboard.calibration_error import Confidences
 from benchmarks.leaderboard.comparisons import keep
 from benchmarks.leaderboard.measure import CALIBRATION, CALIBRATION_TEXTS, TEST_TOKENS, _log_loss
@@ -19,7 +19,7 @@ from benchmarks.leaderboard.places import LENGTHS, Folders
 from benchmarks.leaderboard.speed import BATCH, LENGTH, times_of
 
 from headprune.cost.measurement import measure
-from headprune.recovery.greedy_search import named_repair
+from headprune.recovery.greedy_search import BEST, named_repair
 from headprune.scoring.densities import even_shares
 from headprune.shrink import Shrinker, Shrunk
 from headprune.stats import paired_bootstrap
@@ -132,13 +132,15 @@ class CostModel:
         seconds = scoring + time.process_time() - began
         left = find_heads(one.model, neurons=True)
         facts = {
-            "recover": one.way.recover or "none", "calibration": len(self._calibration(spec.seed)),
-            "heads": len(left.attention), "neurons": len(left.neurons),
+            "recover": one.way.recover or "none", "shifts": one.way.shifts,
+            "calibration": len(self._calibration(spec.seed)), "heads": len(left.attention), "neurons": len(left.neurons),
         }  # fmt: skip
         return one, shrunk, seconds, facts
 
     def _shrinker(self, method: str, recover: str | None, parts: str, seed: int) -> Shrinker:
         options = {"parts": parts, "recover": recover or "none", **INGREDIENTS.get(method, {})}
+        if method == "best-shifts":
+            options["shifts"] = 0.0 if BEST.shifts else SHIFTS
         batches = self.data.batches(self._calibration(seed))
         if not options.pop("labels", True):
             batches = [{name: value for name, value in batch.items() if name != "labels"} for batch in batches]

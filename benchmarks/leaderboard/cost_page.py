@@ -36,6 +36,9 @@ WITHOUT = {
 }
 
 
+SHIFTED = "adding up scores (levels shifted between sites by measured effect instead)"  # where `best` adds up
+
+
 def cost_sections(cells: Sequence[Cell]) -> list[str]:
     """Everything about cost; nothing where no cell is measured."""
     mine = [cell for cell in cells if is_by_cost(cell)]
@@ -133,9 +136,10 @@ def _ingredients(cells: Sequence[Cell]) -> list[str]:
     amounts = sorted({float(c["amount"]) for c in cells if c["method"] in INGREDIENTS}, reverse=True)
     tested = [c for c in cells if (c["model"], c["budget"], int(c["epochs"])) == ("minilm", "macs", 0)]
     known = {_case(c) for c in tested if c["method"] == "best"}
-    for method, title in WITHOUT.items():
+    for method, usual in WITHOUT.items():
         mine = [c for c in tested if c["method"] == method and c.get("against") and _case(c) in known]
         if mine:
+            title = SHIFTED if method == "best-shifts" and mine[0].get("shifts") else usual
             told = (lead_of([c for c in mine if float(c["amount"]) == amount]) for amount in amounts)
             rows.append(f"| {title} | {' | '.join(lead.shown() if lead else '' for lead in told)} |")
     if not rows:
