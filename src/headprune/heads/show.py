@@ -47,7 +47,7 @@ def head_cells(
     numbers = [value for row in heads.values() for value in row if value is not None]
     low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
     label = 8 + 7 * max((len(site) for site in rows), default=0)
-    width = label + max([12 * (CELL + GAP), *(len(row) * (CELL + GAP) for row in heads.values())]) + 90
+    width = label + max([12 * (CELL + GAP), *(len(row) * (CELL + GAP) for row in heads.values())]) + 105
     parts = [f'<text x="0" y="15" font-weight="600" fill="#1b1e23">{escape(title)}</text>']
     for place, (site, row) in enumerate(rows.items()):
         y = TOP + place * (CELL + GAP)

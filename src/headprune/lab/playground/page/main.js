@@ -11,7 +11,7 @@ function cardsOf(way, point) {
   if (whole.neurons) cards.push(card("neurons", pair(whole.neurons.toLocaleString("en"), point.neurons.toLocaleString("en")), fewer(whole.neurons, point.neurons)));
   if (!nothing(point.score)) {
     const [low, high] = point.interval || [null, null];
-    const metric = metricOf(way), told = (x) => scored(x, metric), much = inPercent(metric) ? 0.01 : 0.01 * Math.abs(whole.score);
+    const metric = metricOf(way), told = (x) => scored(x, metric), much = 1.001 * (inPercent(metric) ? 0.01 : 0.01 * Math.abs(whole.score));
     cards.push(card(metric === "agreement" ? "answers as before" : metric, pair(told(whole.score), told(point.score)),
       nothing(low) ? "" : `95 % interval now: ${told(low)} to ${told(high)}`, lost(whole.score, point.score) > much));
   }
@@ -56,6 +56,7 @@ function buildFacts() {
 }
 
 buildMap(); buildSentences(); buildFacts();
+at("p-told").hidden = !content.live;
 at("p-way").disabled = content.ways.length < 2;
 filled("p-way", ...content.ways.map((way, number) => made("option", { value: number, text: way.name })));
 if (typeof startLive === "function" && content.live) startLive();
