@@ -34,11 +34,14 @@ def cost(
         "build/leaderboard-rows"
     ),
     page: Annotated[Path | None, typer.Option(help="Write the page and its pictures from the file, too.")] = None,
+    merge: Annotated[Path | None, typer.Option(help="Take the cells of another such file first.")] = None,
     estimate: Annotated[bool, typer.Option(help="Tell what all that is missing would take, and stop.")] = False,
 ) -> None:
     """Compare ways of making models cheaper, at equal MACs and at equal speed."""
     import headprune as hp
 
+    for there in read_cells(merge) if merge is not None else []:
+        add_cell(out, there)
     spent, missing = core_hours(read_cells(out))
     typer.echo(f"measured: {spent:.1f} core-hours; missing: about {missing:.1f}", err=True)
     if estimate:

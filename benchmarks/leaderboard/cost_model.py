@@ -133,7 +133,8 @@ class CostModel:
         left = find_heads(one.model, neurons=True)
         facts = {
             "recover": one.way.recover or "none", "shifts": one.way.shifts,
-            "calibration": len(self._calibration(spec.seed)), "heads": len(left.attention), "neurons": len(left.neurons),
+            "calibration": len(self._calibration(spec.seed)),
+            "heads": len(left.attention), "neurons": len(left.neurons),
         }  # fmt: skip
         return one, shrunk, seconds, facts
 

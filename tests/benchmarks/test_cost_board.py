@@ -174,6 +174,18 @@ def test_cells_that_are_damaged_are_refused(tmp_path):
             read_cells(board)
 
 
+def test_cells_of_another_file_are_taken_along(tmp_path):
+    """Computed elsewhere; those that the board has already stay beside them. The estimate goes by all of them."""
+    board, other = tmp_path / "board.json", tmp_path / "other.json"
+    write_cells(board, [cell()])
+    write_cells(other, [cell(tuning=2), cell(*KWON)])
+    words = ["--data-dir", tmp_path, "--report-dir", tmp_path, "--models", tmp_path, "--out", board]
+    run = CliRunner().invoke(app, list(map(str, [*words, "--merge", other, "--estimate"])), catch_exceptions=False)
+    assert run.exit_code == 0
+    names = {spec_of(one).name for one in read_cells(board)}
+    assert names == {spec_of(one).name for one in (cell(), cell(tuning=2), cell(*KWON))}
+
+
 @pytest.mark.long
 def test_a_cell_is_computed_from_folders_and_once(trained, tmp_path):
     """A rival against `best` at the same MACs; a model that is not there is left out; a cell that is there stays."""
