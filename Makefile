@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-browser test-oldest test-slow nightly leaderboard-models check bench bench-peers \
-  fuzz soak docs results release lock clean
+  fuzz soak docs screenshots results release lock clean
 
 help:
 	@echo "make demo       install and run the main job on a small real model"
@@ -21,6 +21,7 @@ help:
 	@echo "make fuzz       100,000 damaged files through every loader"
 	@echo "make soak       two hours of sweeps with random kills (MINUTES=120)"
 	@echo "make docs       pages from the code, then the site in site/"
+	@echo "make screenshots  pictures of the demo's page for the docs"
 	@echo "make results    docs/results/*.md from the stored figures"
 	@echo "make lock       requirements-dev.txt: the versions of constraints.txt with their hashes"
 	@echo "make release    wheel and sdist, built twice and compared, with checks, licences and SBOM, in dist/"
@@ -59,7 +60,13 @@ APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 test-browser: install
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
 	  || ($(APT) update -qq && $(APT) install -y -qq --no-install-recommends chromium chromium-driver)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m browser tests/lab/report
+	$(BIN)/python tools/axe.py $(VENV)/axe.min.js
+	HF_HUB_OFFLINE=1 AXE=$(abspath $(VENV)/axe.min.js) $(BIN)/python -m pytest -m browser tests/lab
+
+# Pictures of the demo's page; look at them before they are kept.
+screenshots: install
+	test -f demo-out/index.html || HF_HUB_OFFLINE=1 $(BIN)/headprune demo
+	$(BIN)/python tools/screenshots.py demo-out/index.html
 
 # The oldest of everything that pyproject.toml allows, but for torch: of the core, and of what training and pictures need.
 OLDEST := .venv-oldest
@@ -137,6 +144,7 @@ nightly: install
 
 docs: install
 	$(BIN)/python docs/build.py
+	$(BIN)/python docs/pictures_build.py
 	$(BIN)/python docs/papers_build.py
 	$(BIN)/python docs/robustness_build.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

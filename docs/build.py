@@ -56,7 +56,7 @@ def _module(name: str, module: object) -> list[str]:
 def _described(thing: object, name: str) -> list[str]:
     lines = []
     if not (inspect.isclass(thing) and issubclass(thing, Exception)):
-        lines += ["```python", f"{name}{_signature(thing)}", "```", ""]
+        lines += ["```python", _by_line(f"{name}{_signature(thing)}"), "```", ""]
     return [*lines, _text(thing)]
 
 
@@ -70,6 +70,19 @@ def _signature(thing: object) -> str:
     text = str(inspect.signature(thing))  # type: ignore[arg-type]
     text = re.sub(r"<function <lambda> at 0x[0-9a-f]+>", "…", text)
     return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text).replace("typing.", "")
+
+
+def _by_line(text: str) -> str:
+    """A long signature with one parameter a line."""
+    if len(text) <= 88:
+        return text
+    start, depth, parts, part = text.index("(") + 1, 0, [], ""
+    for place, mark in enumerate(text[start:], start):
+        depth += (mark in "([{") - (mark in ")]}")
+        if depth < 0:
+            return "\n".join([text[:start], *(f"    {one.strip()}," for one in (*parts, part)), text[place:]])
+        parts, part = ([*parts, part], "") if mark == "," and not depth else (parts, part + mark)
+    return text
 
 
 def _member(name: str, value: object) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from headprune.heads.show import Picture, head_cells
 
 HERE = Path(__file__).parent
-FIGURES = HERE / "results" / "data" / "demo.json"
+FIGURES = HERE / "assets" / "demo.json"
 BLUE, INK, QUIET = "#1f4fc4", "#1b1e23", "#555b66"
 
 

@@ -15,7 +15,7 @@ from tests.places import ROOT
 
 TEXT = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.DOTALL)
-DEMO = json.loads((ROOT / "docs" / "results" / "data" / "demo.json").read_text())["demo"]
+DEMO = json.loads((ROOT / "docs" / "assets" / "demo.json").read_text())["demo"]
 COMMANDS = [
     line.removeprefix("$ ").split("  #")[0].strip()
     for language, text in BLOCKS
@@ -49,7 +49,7 @@ def test_the_python_runs_and_prints_what_stands_below_it(demonstrated, tmp_path)
 
 
 def test_the_bold_figures_are_the_stored_ones():
-    """Of the demo with seed 0, which docs/results/data/demo.json holds."""
+    """Of the demo with seed 0, which docs/assets/demo.json holds."""
     (before, after), (macs, fewer) = DEMO["accuracy"], DEMO["macs"]
     low, high = DEMO["change"]
     bold = f"**{1 - fewer / macs:.0%} fewer multiply-adds · {DEMO['speedup']:.2f} times as fast · "

@@ -47,6 +47,11 @@ def steps(wheel: Path, folder: Path) -> list[Step]:
         ("headprune --install-completion", [*bash, f"{command} --install-completion; exit $?"], "completion installed"),
         ("a new shell knows it", [*bash, installed], "_headprune_completion"),
         ("complete `headprune ins`", [*bash, asked], "inspect"),
+        (
+            "a short demo",
+            [command, "demo", "--train", "600", "--dev", "32", "--epochs", "1"],
+            "no training after the cut",
+        ),
         ("the README's first example", [f"{folder}/env/bin/python", "-c", first_example()], "price: "),
     ]
 

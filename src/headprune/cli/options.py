@@ -28,6 +28,21 @@ class State:
 state = State()
 
 
+def _panels(**named: str) -> dict[str, str]:
+    return {option: panel.replace("_", " ") for panel, options in named.items() for option in options.split()}
+
+
+# Options by what they are about, as a help shows them; those that are not named stand first, under "Options".
+PANELS = _panels(
+    Choose="method scores heads mask pattern per unit at_least uniform components normalize parts gqa",
+    Budget="prune keep params macs speedup max_drop budget batch length",
+    Data="task data_dir train_file dev_file test_file dataset text pair label metric languages search beams "
+    "length_penalty prefix batch_size max_length corpus calibration examples split",
+    Repair="recover empty_site epochs lr",
+    Output="json out force dry_run seed picture device trust_remote_code title page keep export",
+)
+
+
 def command(name: str) -> Callable[..., None]:
     """The function that a command calls: every field of its job's options class is an option, and --json."""
     options = find_options(name)
@@ -37,7 +52,8 @@ def command(name: str) -> Callable[..., None]:
 
     parameters = [_parameter(field) for field in option_fields(options)] + [_JSON]
     order = {"seed": 1, "picture": 2, "json": 3, "device": 4, "trust_remote_code": 5}  # at the end of every help
-    parameters.sort(key=lambda parameter: order.get(parameter.name, 0))
+    panels = [None, *dict.fromkeys(PANELS.values())]
+    parameters.sort(key=lambda one: (panels.index(PANELS.get(one.name)), order.get(one.name, 0)))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -45,7 +61,10 @@ def command(name: str) -> Callable[..., None]:
 
 _JSON = inspect.Parameter(
     "json", inspect.Parameter.KEYWORD_ONLY, default=False,
-    annotation=Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")],
+    annotation=Annotated[
+        bool,
+        typer.Option("--json", rich_help_panel="Output", help="Print JSON for programs instead of text for people."),
+    ],
 )  # fmt: skip
 
 
@@ -53,6 +72,8 @@ def _parameter(field: OptionField) -> inspect.Parameter:
     said = field.option
     flags = said.flags or ((field.flag,) if field.type is bool else ())  # no --no-… for what is off by default
     more: dict[str, Any] = {"help": said.help, "metavar": said.metavar, "hidden": said.is_hidden}
+    if not said.is_argument:
+        more["rich_help_panel"] = PANELS.get(field.name)
     if said.is_argument:
         shown: Any = typer.Argument(**more)
     elif said.least is not None:

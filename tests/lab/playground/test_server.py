@@ -17,20 +17,28 @@ from headprune.lab.playground.session import Session
 from headprune.tasks.data import find_task, load_processor
 
 
-@pytest.fixture(scope="module")
-def session(trained, tmp_path_factory):
+def make_session(trained, out):
     name = str(trained / "tuned")
     model = AutoModelForSequenceClassification.from_pretrained(name).eval()
-    scores = read_scores(trained / "scores" / "scores.json")
     return Session(
-        model=model, name=name, tokenizer=load_processor(find_task("sst2"), name), scores=scores,
-        heads=hp.find_heads(model), out=tmp_path_factory.mktemp("saved"), text="the film is good",
+        model=model, name=name, tokenizer=load_processor(find_task("sst2"), name),
+        scores=read_scores(trained / "scores" / "scores.json"), heads=hp.find_heads(model), out=out,
+        text="the film is good",
     )  # fmt: skip
+
+
+def make_server(session):
+    return PlayServer(session, 0)
+
+
+@pytest.fixture(scope="module")
+def session(trained, tmp_path_factory):
+    return make_session(trained, tmp_path_factory.mktemp("saved"))
 
 
 @pytest.fixture(scope="module")
 def server(session):
-    found = PlayServer(session, 0)
+    found = make_server(session)
     thread = threading.Thread(target=found.serve_forever, daemon=True)
     thread.start()
     yield found
