@@ -26,7 +26,8 @@ EVEN = {"uniform": "curvature", "magnitude": "magnitude", "random": "random"}  #
 # `best` with one ingredient off or another in its place: what `Shrinker.of` is told, and whether labels are shown.
 # Levels are shifted between sites where `best` does not, and the other way round.
 INGREDIENTS: dict[str, dict[str, Any]] = {
-    "best-shifts": {}, "best-labels": {"labels": False}, "best-heads": {"parts": "neurons"},
+    "best-shifts": {}, "best-ridge": {"ridge": 1e-4}, "best-labels": {"labels": False},
+    "best-heads": {"parts": "neurons"},
     "best-repair": {"recover": "none"}, "best-bias": {"recover": "bias"}, "best-stream": {"recover": "stream"},
 }  # fmt: skip
 INGREDIENT_MACS = {"best-heads": (0.4,)}  # less than that cannot be had with neurons alone

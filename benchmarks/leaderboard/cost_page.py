@@ -25,7 +25,8 @@ NAMES = {
 
 
 WITHOUT = {
-    "best-shifts": "levels shifted between sites by measured effect (scores are added up)",
+    "best-shifts": "scores that are added up alone (levels are shifted between sites by measured effect as well)",
+    "best-ridge": "a strength of the fit that is chosen for each site (1e-4 everywhere, as in 0.1.0)",
     "best-labels": "labels (the model's own answers instead)",
     "best-heads": "removing heads, too (neurons alone)",
     "uniform": "shares by the scores (the same share of every site)",

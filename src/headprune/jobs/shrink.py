@@ -138,8 +138,9 @@ def _shrinker(options: ShrinkOptions, budget: str, step: Step) -> tuple[Shrinker
     batches, points, lesson = _examples(options, model)
     shrinker = Shrinker.of(
         model, batches, parts=parts_meant(cast(Parts, options.parts), budget), method=options.method,
-        recover=options.recover, shifts=options.shifts, gqa=cast(Gqa | None, options.gqa), at_least=options.at_least,
-        batch=options.batch, length=options.length, seed=options.seed, evaluate=points, tell=step,
+        recover=options.recover, shifts=options.shifts, ridge=options.ridge, gqa=cast(Gqa | None, options.gqa),
+        at_least=options.at_least, batch=options.batch, length=options.length, seed=options.seed, evaluate=points,
+        tell=step,
     )  # fmt: skip
     if options.out is None or options.dry_run:
         return shrinker, lesson

@@ -35,6 +35,7 @@ class SearchConfig:
     method: str = "curvature"
     recover: str | None = "least-squares"
     shifts: float = 0.0  # passes over the data to shift levels between sites (`Shifter`); 0: scores are added up
+    ridge: float | None = None  # how strongly the repair stays near the original; none: chosen for each site
     rounds: int = 1
     swaps: int = 0
     normalize: Normalize | None = None
@@ -49,6 +50,11 @@ class SearchConfig:
         if not 0 <= passes < math.inf:
             raise MaskError(f"shifts is {passes}; expected a number of passes over the data, 0 or more.")
         return replace(found, recover=named_repair(method, recover), shifts=passes)
+
+    @property
+    def repair_options(self) -> dict[str, Any]:
+        """What the repair is told."""
+        return {} if self.ridge is None else {"ridge": self.ridge}
 
     @property
     def is_choice_by_score(self) -> bool:
@@ -177,7 +183,7 @@ class _Search:
                 yield
         else:
             with (
-                repaired(self.context, mask, self.way.recover),
+                repaired(self.context, mask, self.way.recover, **self.way.repair_options),
                 masked(self.context.model, mask, heads=self.context.heads),
             ):
                 yield

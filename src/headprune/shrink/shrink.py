@@ -52,6 +52,7 @@ def shrink_(
     method: str = "best",
     recover: str | None = None,
     shifts: float | None = None,
+    ridge: float | None = None,
     unit: Unit | None = None,
     gqa: Gqa | None = None,
     at_least: int = 0,
@@ -72,7 +73,8 @@ def shrink_(
     heads). `parts="auto"` takes heads and neurons where a cost is the budget, heads where heads are counted.
 
     `method` and `recover` say how heads and neurons are scored and what is left is repaired; `shifts` how many passes
-    over the data may be taken to shift levels between sites (0: none). The default is `best` of all three.
+    over the data may be taken to shift levels between sites (0: none), and `ridge` how strongly the repair stays near
+    the original (chosen for each site unless given). The defaults are `best`.
 
     `data` are a few hundred examples of what the model will see, as for `score`; labels are used where there are any,
     and otherwise the model's own answers. A quarter is held out: the price is told on it.
@@ -89,7 +91,8 @@ def shrink_(
     budget, amount = one_budget(given)
     check_sizes(repeats=(repeats, 0))
     shrinker = Shrinker.of(
-        model, data, parts=parts_meant(parts, budget), method=method, recover=recover, shifts=shifts, unit=unit,
+        model, data, parts=parts_meant(parts, budget), method=method, recover=recover, shifts=shifts, ridge=ridge,
+        unit=unit,
         gqa=gqa, at_least=at_least, batch=batch, length=length, evaluate=evaluate, collator=collator,
         batch_size=batch_size, loss=loss, seed=seed, tell=tell,
     )  # fmt: skip
@@ -153,6 +156,7 @@ class Shrinker:
         method: str = "best",
         recover: str | None = None,
         shifts: float | None = None,
+        ridge: float | None = None,
         unit: Unit | None = None,
         gqa: Gqa | None = None,
         at_least: int = 0,
@@ -170,7 +174,9 @@ class Shrinker:
         refuse_unfit_models(model)
         refuse_unpruned_repair(model)
         check_sizes(batch=(batch, 1), length=(length, 1), batch_size=(batch_size, 1), at_least=(at_least, 0))
-        way = SearchConfig.named(method, recover, shifts)
+        way = replace(SearchConfig.named(method, recover, shifts), ridge=ridge)
+        if ridge is not None and not 0 <= ridge < math.inf:
+            raise MaskError(f"ridge is {ridge}; expected 0 or more.")
         known_name("method", way.method, ("best", *scorers))
         tell("looking at the model")
         every, found, notes = _found(model, parts)
@@ -280,7 +286,7 @@ class Shrinker:
                     yield
             else:
                 with (
-                    repaired(self.context, mask, self.way.recover),
+                    repaired(self.context, mask, self.way.recover, **self.way.repair_options),
                     masked(self.model, mask, heads=self.heads),
                 ):
                     yield
@@ -308,7 +314,7 @@ class Shrinker:
         chosen = mask_of_all(self.every, mask)
         if self.way.recover is not None and mask != HeadMask.full(self.heads):
             self.tell("repairing what stays")
-            repair(self.context, mask, self.way.recover)
+            repair(self.context, mask, self.way.recover, **self.way.repair_options)
         self.tell("removing the rest")
         pruning = prune_with_report(self.model, chosen, gqa=self.gqa, about={"by": f"{budget} {amount}, {self.by}"})
         self.tell("measuring")

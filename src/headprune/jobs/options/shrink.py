@@ -54,6 +54,10 @@ class ShrinkOptions:
         float | None,
         Option("Passes over the calibration data to shift levels between sites; 0: none. Default: best's."),
     ] = None
+    ridge: Annotated[
+        float | None,
+        Option("How strongly the repair stays near the original. Default: chosen for each site on held-out data."),
+    ] = None
     gqa: Annotated[str | None, Option("How grouped-query attention may shrink: group, query or expand.")] = None
     at_least: Annotated[int, Option("Heads (and neurons) that every site keeps.", least=0)] = 0
     batch: Annotated[int, Option("MACs and times are of so many examples a forward pass", least=1)] = 1
