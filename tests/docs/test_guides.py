@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 
 import headprune as hp
 from headprune.cli.app import app, load_command
+from tests.checkpoint.exports.gguf.llms import smollm_tokenizer
 from tests.families.tiny import tiny_model
 from tests.places import DOCS, V4
 from tests.tasks.parallel import write_pairs
-from tests.tasks.toy import sentences, tokenizer, write_data, write_model
+from tests.tasks.toy import sentences, write_data, write_model
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10, 11], [4, 3, 12, 13, 14, 2, 1]])
 
@@ -113,9 +114,10 @@ def write_llm(folder):
     """A Llama with four groups of two heads, its tokenizer, and text."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    words = tokenizer()
+    words = smollm_tokenizer()
+    words.pad_token = "<unk>"
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 8}
-    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     config = LlamaConfig(vocab_size=len(words), num_key_value_heads=4, **sizes, **special)
     LlamaForCausalLM(config).save_pretrained(folder / "llm")
     words.save_pretrained(folder / "llm")

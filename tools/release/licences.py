@@ -30,6 +30,7 @@ WORDS = {
     "apache license 2.0": "Apache-2.0",
     "apache license, version 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0",
+    "osi approved :: apache software license": "Apache-2.0",
     "bsd": "BSD",
     "bsd license": "BSD",
     "3-clause bsd license": "BSD-3-Clause",
