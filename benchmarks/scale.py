@@ -325,9 +325,8 @@ def mask_on_disk(size: str) -> dict[str, Any]:
             (Path(place) / "copy").mkdir(exist_ok=True)
             for path in folder.glob("*.safetensors"):
                 with safe_open(path, framework="pt") as file:
-                    save_file(
-                        {key: file.get_tensor(key) for key in list(file.keys())}, Path(place) / "copy" / path.name
-                    )
+                    content = {key: file.get_tensor(key) for key in list(file.keys())}
+                save_file(content, Path(place) / "copy" / path.name)
 
         def apply() -> None:
             streamed = hp.stream(folder)

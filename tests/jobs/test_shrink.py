@@ -217,7 +217,7 @@ def test_plain_text_is_enough_for_a_language_model(tmp_path):
     assert sum(parameter.numel() for parameter in model.parameters()) <= 0.9 * shrunk.before.parameters
     assert shrunk.price[1].loss is not None  # the text itself is the label
     (tmp_path / "empty").mkdir()
-    with pytest.raises(hp.HeadpruneError, match=r"expected files that end in \.txt"):
+    with pytest.raises(hp.HeadpruneError, match=r"expected files that end in \.txt or \.jsonl"):
         shrink(changed(asked, corpus=[tmp_path / "empty"], out=tmp_path / "other"))
 
 

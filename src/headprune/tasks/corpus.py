@@ -24,7 +24,7 @@ def corpus_batches(
 ) -> list[dict[str, Any]]:
     """So many examples of the text, drawn at random, in batches. Language models get the text itself as labels.
 
-    A folder stands for the texts (.txt) in it.
+    A folder stands for the texts (.txt, and .jsonl with `text` or chat `messages`) in it.
     """
     task: LanguageTask = MaskedLanguageTask() if "MaskedLM" in type(model).__name__ else LanguageTask()
     processor = load_processor(task, name)
@@ -33,7 +33,7 @@ def corpus_batches(
     if isinstance(task, MaskedLanguageTask) or _writes_text(model):
         rows = task.load(source, "train", processor, length)
     else:
-        rows = _lines(task.text(source, "train"), processor, length)
+        rows = _lines(task.text(source, "train", processor), processor, length)
     return list(rows.sample(min(count, len(rows)), seed).batches(batch_size))
 
 
@@ -55,9 +55,9 @@ def texts_in(place: Path) -> list[Path]:
     """The texts that a file or a folder stands for."""
     if not place.is_dir():
         return [place]
-    found = sorted((*place.glob("*.txt"), *place.glob("*.txt.gz")))
+    found = sorted(path for kind in ("txt", "jsonl") for end in ("", ".gz") for path in place.glob(f"*.{kind}{end}"))
     if not found:
-        raise DataError(f"'{place}' has no texts: expected files that end in .txt.")
+        raise DataError(f"'{place}' has no texts: expected files that end in .txt or .jsonl.")
     return found
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headprune.errors import DataError
 from headprune.scoring.context import IGNORED, next_tokens, token_labels
+from headprune.tasks.json_lines import is_json_lines, text_of_lines
 from headprune.tasks.metrics import TOKEN_LOSSES, Metric, metrics
 from headprune.tasks.tables import KINDS, SPLITS, Source
 from headprune.tasks.task import Batch, Examples, Features, Task
@@ -33,9 +34,9 @@ class LanguageTask(Task):
     outcomes: ClassVar[str] = TOKEN_LOSSES
     model_class: ClassVar[str] = "AutoModelForCausalLM"
 
-    def text(self, source: Source, split: str) -> str:
+    def text(self, source: Source, split: str, processor: Processor | None = None) -> str:
         if source.files:
-            return "\n".join(map(_read, source.files))
+            return "\n".join(_read(path, processor) for path in source.files)
         names = SPLITS.get(split, (split,))
         if source.dataset is None:
             try:
@@ -65,7 +66,7 @@ class LanguageTask(Task):
         if has_symbols(processor):
             text = read_part(source, split, unit_of(processor))
             return [int(token) for token in numbered(text, processor, f"The part '{split}' of {source}")]
-        lines = [line for line in self.text(source, split).split("\n") if line.strip()]
+        lines = [line for line in self.text(source, split, processor).split("\n") if line.strip()]
         encoded = processor([line + "\n" for line in lines], add_special_tokens=False)["input_ids"] if lines else []
         return [token for line in encoded for token in line]
 
@@ -143,7 +144,12 @@ def _padded(row: Any, width: int, fill: int) -> Any:
     return np.pad(row, (0, width - len(row)), constant_values=fill)
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, processor: Processor | None = None) -> str:
+    content = _content(path)
+    return text_of_lines(content, path, processor) if is_json_lines(path) else content
+
+
+def _content(path: Path) -> str:
     try:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as file:

@@ -33,7 +33,9 @@ class ShrinkOptions:
     corpus: Annotated[
         list[Path] | None,
         Option(
-            "Plain text instead of a task, without any labels: a file, or a folder of .txt; repeatable.", is_read=True
+            "Plain text instead of a task, without any labels: a .txt, a .jsonl with text or chat messages, or a "
+            "folder of them; repeatable.",
+            is_read=True,
         ),
     ] = None
     macs: Annotated[
