@@ -20,7 +20,7 @@ from headprune.lab.playground import page
 from headprune.lab.playground.content import Content
 from headprune.lab.playground.record import Recorder, Smaller
 from headprune.lab.playground.server import PlayServer
-from headprune.lab.playground.session import TEXT, Session
+from headprune.lab.playground.session import SHARES, TEXT, Session
 from headprune.scoring import score
 from headprune.shrink import Shrunk
 from headprune.structure.find import find_heads
@@ -69,7 +69,7 @@ def play(options: PlayOptions, progress: Progress = SILENT) -> Played:
 
 
 def _server(options: PlayOptions, progress: Progress) -> PlayServer:
-    with progress.steps(len("looking")) as step:
+    with progress.steps(3 + len(SHARES)) as step:
         step("loading the model")
         model = load_model(options.model, options.device, trust_remote_code=options.trust_remote_code)
         tokenizer = load_processor(TextTask(name="play", metric=metrics["accuracy"], first=()), options.model)
