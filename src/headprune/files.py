@@ -19,12 +19,12 @@ from headprune.errors import FileFormatError, HeadpruneError
 SCHEMA = 1
 
 
-def labelled(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+def labelled(kind: str, content: Mapping[str, object]) -> dict[str, Any]:
     """The content of a file with what says how to read it."""
     return {"kind": f"headprune.{kind}", "schema": SCHEMA, **content}
 
 
-def dump(kind: str, content: Mapping[str, Any]) -> str:
+def dump(kind: str, content: Mapping[str, object]) -> str:
     return json.dumps(labelled(kind, content), indent=1, allow_nan=False)
 
 
@@ -185,7 +185,7 @@ class WorkParts:
         return self.folder / f"{hashlib.sha256(f'{self.key} {name}'.encode()).hexdigest()[:16]}.json"
 
 
-def note_step(path: Path, entry: Mapping[str, Any]) -> None:
+def note_step(path: Path, entry: Mapping[str, object]) -> None:
     """Add what was found at a training step (`entry["step"]`) to a file of lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:

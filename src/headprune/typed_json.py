@@ -103,7 +103,7 @@ _PLAIN: dict[Any, _Reader] = {
 }
 
 
-def _optional(kinds: tuple[Any, ...]) -> _Reader:
+def _optional(kinds: tuple[object, ...]) -> _Reader:
     readers = [_reader(kind) for kind in kinds if kind is not type(None)]
     nothing = type(None) in kinds
 
@@ -120,7 +120,7 @@ def _optional(kinds: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _sequence(origin: object, inner: tuple[Any, ...]) -> _Reader:
+def _sequence(origin: object, inner: tuple[object, ...]) -> _Reader:
     made = list if origin is list else tuple
     alike = origin is not tuple or (len(inner) == 2 and inner[1] is Ellipsis)
     readers = [_reader(kind) for kind in inner if kind is not Ellipsis]

@@ -233,7 +233,7 @@ class HeadMap:
         }
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> HeadMap:
+    def from_dict(cls, content: Mapping[str, object]) -> HeadMap:
         if not isinstance(content, Mapping):
             raise FileFormatError(f"A head map is a table; found {type(content).__name__}.")
         sites, skipped = content.get("sites"), content.get("skipped", [])

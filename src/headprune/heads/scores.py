@@ -162,7 +162,7 @@ class HeadScores:
         return files.dump("scores", self.to_dict())
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> HeadScores:
+    def from_dict(cls, content: Mapping[str, object]) -> HeadScores:
         sums, squares = _rows(content.get("sums"), "sums"), _rows(content.get("squares"), "squares")
         counts = content.get("counts")
         if not isinstance(counts, Mapping) or not all(_is_number(n) and n > 0 for n in counts.values()):

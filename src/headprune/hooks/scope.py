@@ -120,7 +120,7 @@ def carried(function: Function) -> Function:
     return run
 
 
-def scoped_hooks(model: nn.Module, kind: type[Any]) -> Iterator[ScopedHook]:
+def scoped_hooks(model: nn.Module, kind: type[object]) -> Iterator[ScopedHook]:
     """Hooks of a kind that blocks of any context have put before modules of the model."""
     for module in model.modules():
         for hook in tuple(module._forward_pre_hooks.values()):

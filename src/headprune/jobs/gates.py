@@ -78,7 +78,7 @@ def _asked(options: GatesOptions, setting: _Setting) -> dict[str, Any]:
 
 
 def _trained(
-    options: GatesOptions, data: TaskData, setting: _Setting, asked: Mapping[str, Any], progress: Progress
+    options: GatesOptions, data: TaskData, setting: _Setting, asked: Mapping[str, object], progress: Progress
 ) -> GatedModel:
     """Train, evaluate, prune, evaluate, save."""
     folder = options.out / str(setting)
@@ -174,7 +174,7 @@ def _removed(attached: Gates, keep: int | None, by: str, progress: Progress) -> 
     return pruned.requires_grad_(True)
 
 
-def finished(path: Path, asked: Mapping[str, Any], *, force: bool = False) -> GatedModel | None:
+def finished(path: Path, asked: Mapping[str, object], *, force: bool = False) -> GatedModel | None:
     """The result of an earlier run with the same settings. One with other settings is refused, not overwritten, unless
     that was asked for."""
     try:

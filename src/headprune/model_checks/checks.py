@@ -67,7 +67,7 @@ class CheckedModel:
     def batch(self) -> dict[str, Any]:
         return padded(self.example)
 
-    def answer(self, model: nn.Module, batch: Mapping[str, Any] | None = None) -> Any:
+    def answer(self, model: nn.Module, batch: Mapping[str, object] | None = None) -> Any:
         with torch.no_grad():
             return run(model, self.batch if batch is None else batch)
 
@@ -90,7 +90,7 @@ def one_unit_fewer(heads: HeadMap, which: int = 0) -> HeadMask:
     return HeadMask.full(heads).without(*gone)
 
 
-def padded(batch: Mapping[str, Any], *, left: bool = False) -> dict[str, Any]:
+def padded(batch: Mapping[str, object], *, left: bool = False) -> dict[str, Any]:
     """The same batch with the end of its second text hidden (or its beginning, as for writing on), where it has a mask
     and nothing but text."""
     mask = batch.get("attention_mask")
@@ -277,7 +277,7 @@ def has_nan(answer: object) -> bool:
     return any(isinstance(value, Tensor) and bool(value.isnan().any()) for value in values)
 
 
-def _map_heads(model: nn.Module, batch: Mapping[str, Any]) -> list[int]:
+def _map_heads(model: nn.Module, batch: Mapping[str, object]) -> list[int]:
     """How many heads each attention map has that the model hands out."""
     try:
         with torch.no_grad():

@@ -50,7 +50,7 @@ class Verdict:
 
 def check_model(
     model: nn.Module,
-    example: Mapping[str, Any] | None = None,
+    example: Mapping[str, object] | None = None,
     *,
     eager: Callable[[], nn.Module] | None = None,
     step: Callable[[str], None] = lambda check: None,

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ class DoneLayer:
 class StreamProgress:
     """In OUT/unfinished: no folder that loads. Work that was asked otherwise, or of other files, has another key."""
 
-    def __init__(self, out: Path, asked: Mapping[str, Any], source: Path, data: Sequence[Batch] = ()) -> None:
+    def __init__(self, out: Path, asked: Mapping[str, object], source: Path, data: Sequence[Batch] = ()) -> None:
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
         for path in sorted(source.iterdir()):
             if path.is_file():

@@ -155,7 +155,7 @@ def _padded(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _nothing_to_read(row: Mapping[str, Any]) -> str:
+def _nothing_to_read(row: Mapping[str, object]) -> str:
     return (
         f"The dataset has the columns {', '.join(map(str, row))}, none of which a model reads. Tokenize it first: "
         "dataset.map(lambda rows: tokenizer(rows['text'], truncation=True), batched=True)."

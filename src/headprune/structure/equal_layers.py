@@ -120,7 +120,7 @@ class _Move:
     def __call__(self, path: str) -> str:
         return self.other + path.removeprefix(self.first) if f"{path}.".startswith(f"{self.first}.") else path
 
-    def keys(self, table: Mapping[str, Any]) -> dict[str, Any]:
+    def keys(self, table: Mapping[str, object]) -> dict[str, Any]:
         return {self(path): value for path, value in table.items()}
 
     def call(self, call: SavedCall) -> SavedCall:

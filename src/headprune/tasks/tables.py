@@ -25,7 +25,7 @@ class Table:
     def __init__(
         self,
         path: Path | str,
-        rows: Sequence[Sequence[Any]],
+        rows: Sequence[Sequence[object]],
         names: Sequence[str] | None,
         classes: Mapping[str, Sequence[str]] | None = None,
     ) -> None:

@@ -125,7 +125,7 @@ class Task(ABC):
         """The task with a model's tokenizer; refused if the two do not belong together."""
         return self
 
-    def written(self, answers: Sequence[tuple[Any, Batch]], folder: Path) -> dict[str, Any]:
+    def written(self, answers: Sequence[tuple[object, Batch]], folder: Path) -> dict[str, Any]:
         """Answers that people may want to read, written to a folder, and what else is to be told about them."""
         return {}
 
@@ -281,7 +281,7 @@ class Labels:
             return float(called.index(number)) if number in called else None
         return number
 
-    def learned(self, values: Sequence[Any], where: str) -> Labels:
+    def learned(self, values: Sequence[object], where: str) -> Labels:
         """The classes that training data has, if they are not known yet."""
         if self.count:
             return self

@@ -92,7 +92,7 @@ def amount(text: str) -> float | int:
     return float(match[1]) / 100 if match[2] else int(match[1])
 
 
-def option_fields(options: type[Any]) -> tuple[OptionField, ...]:
+def option_fields(options: type[object]) -> tuple[OptionField, ...]:
     """Every option of a class; those of a group (a field that is an options class itself) among the others."""
     return _all_fields(cast(Any, options))
 
@@ -182,7 +182,7 @@ def parse(options: type[Options], arguments: Sequence[object], given: Mapping[st
 
 
 def check_step(
-    options: type[Any], arguments: Sequence[object], given: Mapping[str, object], what: str, *, trusted: bool
+    options: type[object], arguments: Sequence[object], given: Mapping[str, object], what: str, *, trusted: bool
 ) -> None:
     """A preset may come from anybody: its steps write into the folder of their trial alone, and run no code that comes
     with a model unless the person who runs it allows that (`trusted`)."""

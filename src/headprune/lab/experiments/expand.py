@@ -41,7 +41,7 @@ def trials_of(
 
 
 def _trial(
-    step: Step, seed: int, values: Mapping[str, Any], scale: Scale, prints: Mapping[str, str],
+    step: Step, seed: int, values: Mapping[str, object], scale: Scale, prints: Mapping[str, str],
     made: Mapping[str, Sequence[Trial]], version: str,
 ) -> Trial:  # fmt: skip
     needs = {name: _needed(step, name, seed, values, made) for name in step.needs}
@@ -58,7 +58,7 @@ def _trial(
     return Trial(work=step.work, params=params, seed=seed, needs=needs, step=step.name, label=label, version=version)
 
 
-def _needed(step: Step, name: str, seed: int, values: Mapping[str, Any], made: Mapping[str, Sequence[Trial]]) -> str:
+def _needed(step: Step, name: str, seed: int, values: Mapping[str, object], made: Mapping[str, Sequence[Trial]]) -> str:
     """The trial of another step with the same seed (or its only one) and the same values where both have them."""
     found = [trial for trial in made.get(name, ()) if _agrees(trial, values)]
     same = [trial for trial in found if trial.seed == seed] or found
@@ -72,6 +72,6 @@ def _needed(step: Step, name: str, seed: int, values: Mapping[str, Any], made: M
     return next(iter(keys.values()))
 
 
-def _agrees(trial: Trial, values: Mapping[str, Any]) -> bool:
+def _agrees(trial: Trial, values: Mapping[str, object]) -> bool:
     theirs = trial.params["values"]
     return all(theirs[name] == value for name, value in values.items() if name in theirs)

@@ -65,7 +65,7 @@ def _without_paths(value: object, names: Mapping[str, str]) -> Any:
     return value
 
 
-def _words(options: Mapping[str, Any]) -> list[str]:
+def _words(options: Mapping[str, object]) -> list[str]:
     """`{"keep": ["50%", "25%"], "from-scratch": true}` as a person would type it."""
     pairs = [(name, one) for name, value in options.items() for one in (value if isinstance(value, list) else [value])]
     words = [

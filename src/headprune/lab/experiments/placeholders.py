@@ -10,12 +10,12 @@ from typing import Any
 _PLACE = re.compile(r"\{([A-Za-z][\w-]*)\}")
 
 
-def names_in(values: Sequence[Any]) -> set[str]:
+def names_in(values: Sequence[object]) -> set[str]:
     """All names in braces, in texts and lists of texts."""
     return {name for text in texts_of(values) for name in _PLACE.findall(text)}
 
 
-def texts_of(values: Sequence[Any]) -> Iterator[str]:
+def texts_of(values: Sequence[object]) -> Iterator[str]:
     for value in values:
         if isinstance(value, str):
             yield value
@@ -23,7 +23,7 @@ def texts_of(values: Sequence[Any]) -> Iterator[str]:
             yield from texts_of(value)
 
 
-def filled(value: object, fixed: Mapping[str, Any]) -> Any:
+def filled(value: object, fixed: Mapping[str, object]) -> Any:
     """Placeholders of seed and parameters replaced; those of inputs and steps stay until the trial is run."""
     if isinstance(value, list):
         return [filled(inner, fixed) for inner in value]

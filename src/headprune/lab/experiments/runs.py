@@ -140,7 +140,7 @@ _ENTRY = {"preset": str, "source": str, "scale": str, "inputs": dict, "steps": s
 _NAMES = {"step": str, "label": str, "values": dict}
 
 
-def _check(table: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+def _check(table: Mapping[str, object], kinds: Mapping[str, type]) -> None:
     for part, kind in kinds.items():
         if not isinstance(table[part], kind):
             raise ValueError(f"'{part}' is {table[part]!r}")

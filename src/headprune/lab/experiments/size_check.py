@@ -137,7 +137,7 @@ def _writer(step: Step, options: Mapping[str, Any]) -> Any:
     return new_language_model(shape, _Symbols(267_735 if options["by"] == "words" else 27), seed=0)
 
 
-def _classifier(step: Step, options: Mapping[str, Any]) -> Any:
+def _classifier(step: Step, options: Mapping[str, object]) -> Any:
     """BERT-base, which is what transformers' config has by default; other starts are other trials' models."""
     if step.arguments != ("google-bert/bert-base-uncased",):
         return None

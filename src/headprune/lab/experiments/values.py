@@ -67,7 +67,7 @@ def seen(preset: Preset, scale: str, records: Iterable[Record], planned: Iterabl
 
 
 def _seen(value: Value, records: list[Record], planned: list[Named]) -> Observed:
-    def meant(step: str, values: Mapping[str, Any]) -> bool:
+    def meant(step: str, values: Mapping[str, object]) -> bool:
         return step == value.step and all(values.get(name) == wanted for name, wanted in value.where.items())
 
     chosen = [record for record in records if meant(record.trial.step, record.trial.params["values"])]
@@ -84,7 +84,7 @@ def _seen(value: Value, records: list[Record], planned: list[Named]) -> Observed
     return Observed(value.name, value.paper, tuple(found), tuple(seeds), expected, problem)
 
 
-def number_at(result: Mapping[str, Any], path: str) -> float | str:
+def number_at(result: Mapping[str, object], path: str) -> float | str:
     """The number at the end of a path, or why there is none."""
     found: Any = result
     for part in path.split("/"):

@@ -24,7 +24,7 @@ class Said:
     words: tuple[tuple[str, float], ...] = ()
 
 
-def answers_kind(outputs: Outputs, batch: Mapping[str, Any], config: Config) -> Answers:
+def answers_kind(outputs: Outputs, batch: Mapping[str, object], config: Config) -> Answers:
     """Classes if there is one row of logits an example, words if a causal model has one a token."""
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor):
@@ -39,7 +39,9 @@ def answers_kind(outputs: Outputs, batch: Mapping[str, Any], config: Config) -> 
     return "words" if logits.dim() == 3 and reads_all and speaks and not config.is_encoder_decoder else "none"
 
 
-def said_to_each(kind: Answers, outputs: Outputs, batch: Mapping[str, Any], tokenizer: Tokenizer | None) -> list[Said]:
+def said_to_each(
+    kind: Answers, outputs: Outputs, batch: Mapping[str, object], tokenizer: Tokenizer | None
+) -> list[Said]:
     """One answer a row of the batch."""
     if kind == "none":
         return []
@@ -52,7 +54,7 @@ def said_to_each(kind: Answers, outputs: Outputs, batch: Mapping[str, Any], toke
     return [_next_words(row, tokenizer) for row in last_logits(logits, batch).softmax(-1)]
 
 
-def last_logits(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
+def last_logits(logits: Tensor, batch: Mapping[str, object]) -> Tensor:
     """Of the last real token of each row: (batch, words)."""
     mask = batch.get("attention_mask")
     rows = torch.arange(len(logits))

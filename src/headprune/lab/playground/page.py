@@ -22,7 +22,7 @@ def page(content: Content) -> str:
     return filled(content.title, content.about, content.to_dict())
 
 
-def filled(title: str, about: str, content: Mapping[str, Any], *, live: bool = False) -> str:
+def filled(title: str, about: str, content: Mapping[str, object], *, live: bool = False) -> str:
     """The template with everything in it. A live page may ask its own server, and nobody else."""
     program = script(live=live)
     parts = {

@@ -181,7 +181,7 @@ class Recorder:
             found.append(Sentence(tokens=tokens_of(self.data.processor, ids), maps=packs, without=without, of=of))
         return tuple(found)
 
-    def _shares(self, outputs: object, inputs: Mapping[str, Any]) -> Tensor | None:
+    def _shares(self, outputs: object, inputs: Mapping[str, object]) -> Tensor | None:
         """The share of each answer, (batch, answers)."""
         logits = getattr(outputs, "logits", None)
         if self.kind == "none" or logits is None:
@@ -189,7 +189,7 @@ class Recorder:
         logits = logits.float()
         return (logits if self.kind == "classes" else last_logits(logits, inputs)).softmax(-1)
 
-    def _of(self, outputs: object, inputs: Mapping[str, Any], place: int) -> str:
+    def _of(self, outputs: object, inputs: Mapping[str, object], place: int) -> str:
         shares = self._shares(outputs, inputs)
         if shares is None:
             return ""
@@ -198,7 +198,7 @@ class Recorder:
             return class_names(self.data.config, shares.shape[1])[best]
         return str(self.data.processor.decode([best])).strip()
 
-    def _without_each(self, inputs: Mapping[str, Any], whole: object) -> dict[str, list[list[float]]]:
+    def _without_each(self, inputs: Mapping[str, object], whole: object) -> dict[str, list[list[float]]]:
         """By site and head: how the share of each sentence's answer changes when the head is off."""
         before = self._shares(whole, inputs)
         if before is None or len(self.heads) > MOST_HEADS:
@@ -248,7 +248,7 @@ class Recorder:
         )  # fmt: skip
 
 
-def _before_last(outputs: object, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def _before_last(outputs: object, batch: Mapping[str, object]) -> tuple[dict[str, Any], Any]:
     """Of running text, what is said before its last word, so that the page knows what came next."""
     logits, ids = getattr(outputs, "logits", None), batch.get("input_ids")
     inputs = model_inputs(batch)

@@ -103,7 +103,7 @@ class Session:
         live = {"text": self.text, "kept": kept_of(self.heads, self.full), "ways": ways, "out": str(self.out)}
         return {**found.to_dict(), "live": live}
 
-    def ask(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, asked: Mapping[str, object]) -> dict[str, Any]:
         """What the whole model and the one with fewer heads answer. Three forward passes of the sentence: the whole
         model and the pruned one, timed, and the masked one, whose attention is kept."""
         mask, label = self._mask(asked)
@@ -124,7 +124,7 @@ class Session:
             "wander; `headprune shrink` measures many, with a control.",
         }  # fmt: skip
 
-    def save(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def save(self, asked: Mapping[str, object]) -> dict[str, Any]:
         """Prune a copy and put it into a folder below --out."""
         name = str(asked.get("name", ""))
         if not NAME.fullmatch(name):
@@ -143,7 +143,7 @@ class Session:
         return {"told": f"Saved to {place}: {heads} of {len(self.heads.attention)} heads. Load it as any model, after "
                         "`import headprune`.", "path": str(place)}  # fmt: skip
 
-    def _mask(self, asked: Mapping[str, Any]) -> tuple[HeadMask, str]:
+    def _mask(self, asked: Mapping[str, object]) -> tuple[HeadMask, str]:
         """What stays: what the slider says, or what the page shows, with one head (and its group) the other way."""
         if "way" in asked:
             way, step = _number(asked["way"]), _number(asked.get("step"))
@@ -193,7 +193,7 @@ class Session:
         known = {name: value.to(device) for name, value in inputs.items()}
         return known["input_ids"][0].tolist(), known
 
-    def _timed(self, inputs: Mapping[str, Any]) -> tuple[Any, float]:
+    def _timed(self, inputs: Mapping[str, object]) -> tuple[Any, float]:
         begun = time.perf_counter()
         outputs = self.model(**inputs)
         return outputs, time.perf_counter() - begun

@@ -111,7 +111,7 @@ def _read(path: Path, name: Path, found: _Found) -> None:
     _reader[path.name](content, name, found)
 
 
-def _read_curve(content: Mapping[str, Any], name: Path, found: _Found) -> None:
+def _read_curve(content: Mapping[str, object], name: Path, found: _Found) -> None:
     curved = Curved.from_dict(dict(content))
     found.metric = str(curved.settings.get("metric", found.metric))
     for order, runs in curved.curves.items():
@@ -129,7 +129,7 @@ def _read_curve(content: Mapping[str, Any], name: Path, found: _Found) -> None:
     found.facts.append((str(name), f"{found.metric} on {curved.examples} examples of {curved.split} as heads go"))
 
 
-def _read_ablation(content: Mapping[str, Any], name: Path, found: _Found) -> None:
+def _read_ablation(content: Mapping[str, object], name: Path, found: _Found) -> None:
     ablated = Ablated.from_dict(dict(content))
     found.ablated.append(ablated)
     for head in ablated.heads:
@@ -142,27 +142,27 @@ def _read_ablation(content: Mapping[str, Any], name: Path, found: _Found) -> Non
     )  # fmt: skip
 
 
-def _read_functions(content: Mapping[str, Any], name: Path, found: _Found) -> None:
+def _read_functions(content: Mapping[str, object], name: Path, found: _Found) -> None:
     functions = FunctionsResult.from_dict(dict(content))
     found.functions.append(functions)
     counts = ", ".join(f"{count} {what}" for what, count in functions.counts.items())
     found.facts.append((str(name), f"{counts} on {functions.sentences} sentences"))
 
 
-def _read_shrink(content: Mapping[str, Any], name: Path, found: _Found) -> None:
+def _read_shrink(content: Mapping[str, object], name: Path, found: _Found) -> None:
     shrunk = from_plain(Shrunk, dict(content))
     found.shrunk.append((name, shrunk))
     found.facts.append((str(name), f"{shrunk.budget}: {shrunk.macs_left:.0%} of the MACs left; {shrunk.price_text()}"))
 
 
-def _read_prune(content: Mapping[str, Any], name: Path, found: _Found) -> None:
+def _read_prune(content: Mapping[str, object], name: Path, found: _Found) -> None:
     pruned = from_plain(PruneResult, dict(content))
     (heads, left), (macs, fewer) = pruned.heads, pruned.macs
     told = f"{heads} -> {left} heads, {1 - fewer / max(1, macs):.0%} fewer MACs"
     found.facts.append((str(name), told))
 
 
-def _read_evaluation(content: Mapping[str, Any], name: Path, found: _Found) -> None:
+def _read_evaluation(content: Mapping[str, object], name: Path, found: _Found) -> None:
     scored = Evaluated.from_dict(dict(content))
     low, high = scored.interval
     told = f"{scored.metric} {scored.score:.4f} ({low:.4f} to {high:.4f}) on {scored.examples} of {scored.split}"
