@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.checkpoint.exports.gguf.llms import tiny_llm
+from tests.checkpoint.exports.gguf.llms import smollm_tokenizer, tiny_llm
 from tests.families.tiny import tiny_model
 
 import headprune as hp
@@ -37,7 +37,7 @@ LLMS = {
     "qwen2": {"layer_types": None},
     "qwen3": {"layer_types": None},
 }
-FAMILIES = ("llama", "qwen2", "qwen3", "bert")
+FAMILIES = ("llama", "bert")
 SHAPES = ("alike", "uneven heads", "uneven neurons", "emptied")
 
 
@@ -60,11 +60,11 @@ def answer(format_: str, family: str, shape: str) -> str:
     """`tested`, or why it is refused."""
     with tempfile.TemporaryDirectory() as place:
         model, out = pruned(family, shape, Path(place) / "model"), Path(place) / "out"
-        more: dict[str, Any] = {"quantize": "f32"} if format_ == "gguf" else {}
+        more: dict[str, Any] = {"quantize": "f32", "tokenizer": smollm_tokenizer()} if format_ == "gguf" else {}
         try:
             hp.export(model, out, format=format_, **more)
         except HeadpruneError as error:
-            return "refused: " + str(error).split(". ")[0].split(" (")[0]
+            return "refused: " + str(error).split(". ")[0].removesuffix(".")
         if format_ in ("plain", "standalone"):  # the others were run and compared while they were written
             loaded = load_model(str(out), "cpu", trust_remote_code=format_ == "standalone").eval()
             batch = example_inputs(model)
