@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+from torch import nn
 
 from headprune.checkpoint.out_folder import open_out
 from headprune.errors import DataError
-from headprune.files import write_text
-from headprune.heads import HeadMap
+from headprune.files import bounded_text, loads, write_text
+from headprune.heads import HeadId, HeadMap
 from headprune.jobs.job import SILENT, Progress
 from headprune.jobs.options.ablate import AblateOptions
 from headprune.jobs.task_result import TaskResult
@@ -20,7 +22,7 @@ from headprune.lab.analysis.pictures import heat_map, histogram, scatter, write_
 from headprune.stats import correlation, p_text
 from headprune.structure.find import find_heads
 from headprune.tasks.ablations import BestHead, HeadChange, MetricAblation, ablate_metric, best_single_heads
-from headprune.tasks.data import open_task
+from headprune.tasks.data import TaskData, open_task
 from headprune.tasks.task import ScoreSummary
 
 SIGNIFICANT = 0.01  # Michel et al.'s threshold
@@ -33,11 +35,17 @@ class SignificantHeads:
     p: int
     p_holm: int
     p_bh: int
+    p_compare_mt: int | None = None  # of translations: by the bootstrap of Michel et al.
+    raised: int = 0  # of those with p: without them, the metric is higher
 
     @classmethod
     def among(cls, rows: Iterable[HeadChange]) -> Self:
+        rows = list(rows)
         counted = [(row.p < SIGNIFICANT, row.p_holm < SIGNIFICANT, row.p_bh < SIGNIFICANT) for row in rows]
-        return cls(*(sum(column) for column in zip(*counted, strict=True)))
+        by_paper = [row.p_compare_mt < SIGNIFICANT for row in rows if row.p_compare_mt is not None]
+        raised = sum(row.p < SIGNIFICANT and row.change > 0 for row in rows)
+        p, p_holm, p_bh = (sum(column) for column in zip(*counted, strict=True)) if counted else (0, 0, 0)
+        return cls(p, p_holm, p_bh, sum(by_paper) if by_paper else None, raised)
 
     def message(self, heads: int) -> str:
         return (
@@ -79,11 +87,21 @@ class Comparison:
 
 @dataclass(frozen=True)
 class BestSingle:
-    """The head of each site that does best alone, chosen on other examples than it is told on."""
+    """The head of each site that does best alone: `chosen`, as it was on the examples that it was chosen on, and on
+    others (`sites`); for how many sites the change is significant on either."""
 
     chosen_on: str
     examples: int
     sites: Mapping[str, BestHead]
+    chosen: Mapping[str, BestHead] = field(default_factory=dict)
+    significant: SignificantHeads | None = None
+    significant_chosen: SignificantHeads | None = None
+
+    @classmethod
+    def of(cls, part: str, chooser: MetricAblation, told: MetricAblation) -> Self:
+        sites, chosen = best_single_heads(chooser, told), best_single_heads(chooser, chooser)
+        counts = (SignificantHeads.among(best.values()) for best in (sites, chosen))
+        return cls(part, len(chooser.base.rows), sites, chosen, *counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +121,7 @@ class Ablated(TaskResult):
     best_single: BestSingle | None = None
     page: Path | None = None
     unstored = ("page",)
+    version: ClassVar[int] = 2
 
     def message(self) -> str:
         lines = []
@@ -127,23 +146,13 @@ def ablate(options: AblateOptions, progress: Progress = SILENT) -> Ablated:
     out = open_out("ablate", options).path
     if options.choose_on is not None and not options.all_but_one:
         raise DataError("--choose-on looks for the one head that a layer can do with: give --all-but-one as well.")
+    if options.compare_with is not None and (options.against is not None or options.all_but_one):
+        raise DataError("--compare-with is instead of --against, and for heads masked one at a time.")
+    known = None if options.compare_with is None else _known(options.compare_with)
     opened = open_task(options.data, options.model)
     task, model = opened.task, opened.load_model(options.model, options.device)
-    parts = {"split": opened.examples(options.split, options.examples, options.seed)}
-    if options.against is not None:
-        parts["against"] = opened.examples(options.against)
-    if options.choose_on is not None:
-        parts["choose"] = opened.examples(options.choose_on, options.choose_examples, options.seed)
-    batches = {name: opened.batches(rows) for name, rows in parts.items()}
-    with progress.steps(sum(map(len, batches.values()))) as step:
-        ablations = {
-            name: ablate_metric(
-                model, part, task, all_but_one=options.all_but_one, seed=options.seed, folder=out / "unfinished",
-                progress=step,
-            )
-            for name, part in batches.items()
-        }  # fmt: skip
-    found, heads = ablations["split"], find_heads(model)
+    ablations, heads = _ablations(options, opened, model, progress), find_heads(model)
+    found = ablations["split"]
     result = Ablated(
         settings=task.settings(), split=options.split, all_but_one=options.all_but_one, seed=options.seed,
         base=found.base.summary(), components=_by_component(found, heads),
@@ -153,9 +162,10 @@ share_reused=None if task.searches else found.share_reused,
     )  # fmt: skip
     if options.against is not None:
         result = replace(result, against=compared(found, ablations["against"], options.against))
+    if known is not None:
+        result = replace(result, against=_compared_with(found, known))
     if options.choose_on is not None:
-        chooser = ablations["choose"]
-        best = BestSingle(options.choose_on, len(chooser.base.rows), best_single_heads(chooser, found))
+        best = BestSingle.of(options.choose_on, ablations["choose"], found)
         result = replace(result, best_single=best)
     write_text(out / "ablation.json", json.dumps(result.to_dict(), indent=1))
     data = f"{task.name} {options.split}"
@@ -164,6 +174,55 @@ share_reused=None if task.searches else found.share_reused,
     page = _draw(result, heads, f"{data}: change of {task.metric.name}", out, options.picture)
     shutil.rmtree(out / "unfinished", ignore_errors=True)
     return replace(result, page=page)
+
+
+def _ablations(
+    options: AblateOptions, opened: TaskData, model: nn.Module, progress: Progress
+) -> dict[str, MetricAblation]:
+    """Of each part of the data that is asked for. What is chosen on a part is not chosen again: on the part to report,
+    only the chosen heads are tried, and nothing where both are the same examples."""
+    parts = {"split": opened.examples(options.split, options.examples, options.seed)}
+    if options.against is not None:
+        parts["against"] = opened.examples(options.against)
+    same = (options.choose_on, options.choose_examples) == (options.split, options.examples)
+    if options.choose_on is not None and not same:
+        parts = {"choose": opened.examples(options.choose_on, options.choose_examples, options.seed), **parts}
+    batches = {name: opened.batches(rows) for name, rows in parts.items()}
+    found: dict[str, MetricAblation] = {}
+    with progress.steps(sum(map(len, batches.values()))) as step:
+        for name, part in batches.items():
+            only = None
+            if name == "split" and "choose" in found:
+                best = best_single_heads(found["choose"], found["choose"])
+                only = {HeadId(site, row.head) for site, row in best.items()}
+            found[name] = ablate_metric(
+                model, part, opened.task, all_but_one=options.all_but_one, seed=options.seed,
+                folder=options.out / "unfinished", only=only, progress=step,
+            )  # fmt: skip
+    return {**found, "choose": found["split"]} if options.choose_on is not None and same else found
+
+
+def _known(path: Path) -> Ablated:
+    """What was found on another part of the data before."""
+    try:
+        known = Ablated.from_dict(loads(bounded_text(path)))
+    except (OSError, ValueError) as error:
+        raise DataError(f"'{path}' cannot be read: {error}.") from error
+    if known.all_but_one:
+        raise DataError(f"'{path}' keeps one head alone; expected one with each head masked.")
+    return known
+
+
+def _compared_with(found: MetricAblation, known: Ablated) -> Comparison:
+    """With an ablation of the same heads by the same metric."""
+    lacking = [str(head) for head in found.rows if str(head) not in known.heads]
+    if lacking or known.base.metric != found.base.metric.name:
+        raise DataError(
+            f"The stored ablation is of {known.base.metric} and lacks {', '.join(lacking[:3]) or 'no head'}; expected "
+            f"{found.base.metric.name} of every head of this model."
+        )
+    scores = {str(head): known.heads[str(head)].score for head in found.rows}
+    return _comparison([row.score for row in found.rows.values()], scores, known.base, known.split)
 
 
 def _by_component(found: MetricAblation, heads: HeadMap) -> dict[str, ComponentChanges]:
@@ -181,14 +240,17 @@ def _by_component(found: MetricAblation, heads: HeadMap) -> dict[str, ComponentC
 
 def compared(first: MetricAblation, second: MetricAblation, split: str) -> Comparison:
     """How alike the ablations on two parts of the data are, and every head's score on the second."""
-    scores = [[rows[head].score for head in first.rows] for rows in (first.rows, second.rows)]
+    scores = {str(head): second.rows[head].score for head in first.rows}
+    return _comparison([row.score for row in first.rows.values()], scores, second.base.summary(), split)
+
+
+def _comparison(mine: list[float], theirs: Mapping[str, float], base: ScoreSummary, split: str) -> Comparison:
     alike: dict[str, Any] = dict.fromkeys(("pearson", "pearson_p", "spearman", "spearman_p"))
     try:
-        alike |= asdict(correlation(*scores))
+        alike |= asdict(correlation(mine, list(theirs.values())))
     except DataError:  # no head changes the metric on one of them
-        alike["n"] = len(scores[0])
-    told = {str(head): row.score for head, row in second.rows.items()}
-    return Comparison(split=split, base=second.base.summary(), **alike, scores=told)
+        alike["n"] = len(mine)
+    return Comparison(split=split, base=base, **alike, scores=theirs)
 
 
 def _draw(result: Ablated, heads: HeadMap, title: str, out: Path, kind: str) -> Path:

@@ -127,9 +127,9 @@ def _trained(
 def _attach(model: nn.Module, heads: HeadMap, setting: _Setting, options: GatesOptions, steps: int) -> Objective:
     """Put gates on, choose what trains, and work out the objective in steps."""
     wanted = options.components.split(",") if options.components is not None else None
-    given: dict[str, Any] = {
-        name: value for name in ("temperature", "init") if (value := getattr(options, name)) is not None
-    }
+    given: dict[str, Any] = {name: value for name in ("temperature",) if (value := getattr(options, name)) is not None}
+    if options.init is not None:
+        given["init"] = _initial(options.init)
     if not options.scaling:
         if options.gate != "binary-concrete":
             raise GateError("--no-scaling is for binary-concrete gates: others do not scale.")
@@ -151,6 +151,14 @@ def _attach(model: nn.Module, heads: HeadMap, setting: _Setting, options: GatesO
         warmup=round(options.warmup * steps),
         freeze_after=None if freeze is None else round(freeze * steps),
     )
+
+
+def _initial(text: str) -> float | str:
+    """Where the gates start."""
+    try:
+        return text if text == "glorot" else float(text)
+    except ValueError:
+        raise GateError(f"--init is '{text}'; expected a number, or glorot.") from None
 
 
 def _target(heads: HeadMap, wanted: Sequence[str] | None, keep: float | int, unit: str) -> int:

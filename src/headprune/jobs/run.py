@@ -86,11 +86,16 @@ def run(options: RunOptions, progress: Progress = SILENT) -> Result:
     """Repeat tables and figures; what is finished in the folder is not run again."""
     if options.show_all:
         return Listed(all_presets())
-    if not options.names:
-        raise PresetError("Which preset? `headprune run --list` shows all.")
+    if options.every and options.names:
+        raise PresetError(f"--all is every preset; {' '.join(options.names)} was given, too: leave out one of them.")
+    if not options.names and not options.every:
+        raise PresetError("Which preset? `headprune run --list` shows all, `--all` runs them.")
+    names = options.names or []
     if options.copy:
-        return _copied(options.names)
-    presets = [find_preset(name, trusted=options.trust_remote_code) for name in options.names]
+        return _copied(names)
+    presets = [find_preset(name, trusted=options.trust_remote_code) for name in names]
+    if options.every:  # those by arithmetic have one scale for both
+        presets = [preset for preset in all_presets() if options.scale in preset.scales]
     if len({preset.name for preset in presets}) < len(presets):
         raise PresetError(f"Two presets have one name: {', '.join(p.name for p in presets)}. Give the copy another.")
     if options.show:

@@ -7,7 +7,7 @@ Where an answer takes many forward passes (beam search), the encoder's output is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,16 +59,18 @@ def ablate(
     *,
     reuse: bool = True,
     parts: WorkParts | None = None,
+    only: Collection[HeadId] | None = None,
 ) -> Ablations:
-    """Outcomes of every example under `changes(site, head)`, for every head.
+    """Outcomes of every example under `changes(site, head)`, for every head or `only` some.
 
     A change may touch only its own site. With `reuse`, the first batch checks on the first and the last site that
     starting from the middle gives what a whole pass gives; if not, whole passes are run throughout. With `parts`,
     batches that were finished before an interruption are not done again.
     """
     found = Ablations()
-    sites = [site for site in job.heads if site.num_heads]
-    checked = False
+    wanted = {site: [head for head in site.kept if only is None or HeadId(site.id, head) in only] for site in job.heads}
+    sites = [site for site, some in wanted.items() if some]
+    checked = not sites
     for number, batch in enumerate(job.batches):
         kept = parts.get(f"batch {number}") if parts is not None else None
         if kept is not None:
@@ -84,7 +86,7 @@ def ablate(
             changed = {}
             for site in sites:
                 known: dict[HeadMask, Tensor] = {}  # heads that go together have one change
-                for head in site.kept:
+                for head in wanted[site]:
                     mask = changes(site, head)
                     if mask not in known:
                         known[mask] = outcome(run.changed(site, mask), batch).detach().cpu()

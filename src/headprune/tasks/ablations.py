@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,10 @@ from headprune.types import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class HeadChange:
-    """The metric with one head changed: p-values raw and corrected for many tests, share of examples changed."""
+    """The metric with one head changed: p-values raw and corrected for many tests, share of examples changed.
+
+    `p_compare_mt` is by the bootstrap that Michel et al. used for BLEU; there is none where the test is a t-test.
+    """
 
     score: float
     change: float
@@ -35,6 +38,7 @@ class HeadChange:
     flipped: float
     p_holm: float
     p_bh: float
+    p_compare_mt: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +83,14 @@ def ablate_metric(
     all_but_one: bool = False,
     seed: int = 0,
     folder: Path | None = None,
+    only: Collection[HeadId] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MetricAblation:
-    """The metric without each head (or with only it in its layer), from per-example outcomes.
+    """The metric without each head (or with only it in its layer), from per-example outcomes. `only` some heads.
 
     Accuracies are compared by the paired t-test on right and wrong (Michel et al. say "t-test"); other metrics by the
-    paired bootstrap. Nobody in the field corrects for testing all heads: Holm and Benjamini-Hochberg stand beside p.
+    paired bootstrap, and by compare-mt's beside it. Nobody in the field corrects for testing all heads: Holm and
+    Benjamini-Hochberg stand beside p.
     With `folder`, batches finished before an interruption are kept there; remove it when the result is written.
     """
     model = unwrapped(model)
@@ -108,11 +114,14 @@ def ablate_metric(
         )  # fmt: skip
         parts = None
         if folder is not None:
-            parts = WorkParts(folder, work_key(model, batches, {**task.settings(), "all_but_one": all_but_one}))
+            asked = {} if only is None else {"only": sorted(map(str, only))}
+            parts = WorkParts(
+                folder, work_key(model, batches, {**task.settings(), "all_but_one": all_but_one, **asked})
+            )
         if task.carries:
-            found = _ablate_in_order(job, change, task, list(batches), parts, progress)
+            found = _ablate_in_order(job, change, task, list(batches), parts, progress, only)
         else:
-            found = ablate(job, change, task.outcome, parts=parts)
+            found = ablate(job, change, task.outcome, parts=parts, only=only)
     if task.carries:
         order = torch.arange(len(order))  # `evaluate` has put its rows in order
     base = found.base_outcomes()[order].double().numpy()
@@ -135,6 +144,7 @@ def _ablate_in_order(
     batches: list[Batch],
     parts: WorkParts | None,
     progress: Callable[[str], None],
+    only: Collection[HeadId] | None = None,
 ) -> Ablations:
     """One pass through the data for every head: what a model remembers depends on the heads it had all along."""
 
@@ -146,7 +156,8 @@ def _ablate_in_order(
                 parts.put(name, kept)
         return torch.tensor(kept, dtype=torch.float64)
 
-    every = [HeadId(site.id, head) for site in job.heads for head in site.kept]
+    every = [head for site in job.heads for index in site.kept
+             if (head := HeadId(site.id, index)) and (only is None or head in only)]  # fmt: skip
     changed = {}
     for done, head in enumerate(every, start=1):
         changed[head] = rows(str(head), change(job.heads[head.site], head.index))
@@ -157,13 +168,14 @@ def _ablate_in_order(
     return found
 
 
-def _compared(base: Any, changed: Any, metric: Metric, seed: int) -> dict[str, float]:
+def _compared(base: Any, changed: Any, metric: Metric, seed: int) -> dict[str, Any]:
     if metric is accuracy:
         result = stats.paired_t_test(correct(base), correct(changed))
-        exact = stats.mcnemar(correct(base), correct(changed)).p_value
+        exact, compare_mt = stats.mcnemar(correct(base), correct(changed)).p_value, None
     else:
         result = stats.paired_bootstrap(base, changed, statistic=metric.of, seed=seed)
         exact = result.p_value
+        compare_mt = stats.compare_mt_bootstrap(base, changed, statistic=metric.of, seed=seed).p_value
     score, before = metric.of(changed), metric.of(base)
     return {
         "score": score,
@@ -171,6 +183,7 @@ def _compared(base: Any, changed: Any, metric: Metric, seed: int) -> dict[str, f
         "p": result.p_value,
         "p_exact": exact,
         "flipped": float((base != changed).any(axis=1).mean()),
+        "p_compare_mt": compare_mt,
     }
 
 

@@ -51,6 +51,7 @@ def shrunk(preset):
         if step.work == "speed":
             options |= {"length": 8, "repeats": 2}
         steps.append(replace(step, options=options))
+    steps = [replace(step, seeds=None) for step in steps]
     return replace(preset, scales={"small": replace(scale, steps=tuple(steps), seeds=(1,))})
 
 
@@ -64,22 +65,26 @@ def given(tmp_path_factory):
     BertForSequenceClassification(config).save_pretrained(base / "encoder")
     tokenizer().save_pretrained(base / "encoder")
     rows = {"train": sentences(48, 0), "dev": sentences(24, 1)}
-    for name in ("sst2", "cola", "mrpc", "pairs", "text"):
+    for name in ("sst2", "cola", "mrpc", "snli", "pairs", "help", "text", "words"):
         (base / name).mkdir()
     for part, found in rows.items():
         (base / "sst2" / f"{part}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in found))
         mrpc = [{"sentence1": text, "sentence2": text, "label": label} for text, label in found]
         (base / "mrpc" / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mrpc))
+        nli = [{"premise": text, "hypothesis": text, "label": n % 3} for n, (text, _) in enumerate(found)]
+        (base / "snli" / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in nli))
     for part, seed in (("in_domain_train", 0), ("in_domain_dev", 1), ("out_of_domain_dev", 2)):
         lines = [f"x\t{label}\t\t{text}\n" for text, label in sentences(24, seed)]
         (base / "cola" / f"{part}.tsv").write_text("".join(lines))
-    for part, count in (("train", 200), ("val", 12), ("test_2016_flickr", 12), ("help", 12)):
+    for part, count in (("train", 200), ("val", 12), ("test_2016_flickr", 12)):
         words = 20 if part == "train" else 3  # what is translated is short: a translation may be twice as long
         for side, ending in enumerate(("en", "de")):
             lines = [" ".join(row[side].split()[:words]) for row in pairs(count, count)]
-            (base / "pairs" / f"{part}.{ending}").write_text("".join(line + "\n" for line in lines))
+            for corpus, name in (("pairs", part), ("help", part.replace("_2016_flickr", ""))):
+                (base / corpus / f"{name}.{ending}").write_text("".join(line + "\n" for line in lines))
     for part, count in (("train", 60), ("dev", 8), ("test", 8)):
-        (base / "text" / f"{part}.txt").write_text("the cat sat on the mat and saw a dog. " * count)
+        for kind in ("text", "words"):
+            (base / kind / f"{part}.txt").write_text("the cat sat on the mat and saw a dog. " * count)
     (base / "trees.conllu").write_text(CONLLU)
     found = {path.name: path for path in base.iterdir() if path.is_dir()}
     return {**found, "trees": base / "trees.conllu"}

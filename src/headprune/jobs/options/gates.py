@@ -32,7 +32,9 @@ class GatesOptions:
         Literal["paper", "clip"], Option("Values at the end: paper (0 or 1) or clip (fractions, folded in).")
     ] = "paper"
     temperature: Annotated[float | None, Option("Of the gates; default the papers'.")] = None
-    init: Annotated[float | None, Option("Initial log_alpha; default 2, which is 88 % open.")] = None
+    init: Annotated[
+        str | None, Option("Initial log_alpha: a number (default 2, which is 88 % open), or glorot as in Voita et al.")
+    ] = None
     scaling: Annotated[
         bool, Option("binary-concrete: scale open heads by heads / open heads.", flags=("--scaling/--no-scaling",))
     ] = True

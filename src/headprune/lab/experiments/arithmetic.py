@@ -8,7 +8,7 @@ from typing import Any
 from headprune.lab.experiments.work import Context, Result, work
 
 
-@work("densities")
+@work("densities", exact=True)
 def densities(context: Context) -> Result:
     """Concrete and Hard Concrete distributions with their point masses (Voita et al., Figure 6)."""
     import torch
@@ -39,7 +39,7 @@ def _concrete(point: float, log_alpha: float, temperature: float) -> float:
     return u * (1 - u) * temperature / (point * (1 - point))
 
 
-@work("savings")
+@work("savings", exact=True)
 def savings(context: Context) -> Result:
     """Parameters and MACs left by share of heads pruned, All-attention and Transformer-XL (Shim et al., Figure 1)."""
     from headprune.lab.models.configuration import AllAttentionConfig, TransformerXLConfig

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headprune.checkpoint.load_model import load_model
 from headprune.lab.experiments.placeholders import resolved
-from headprune.lab.experiments.work import Context, Result, work
+from headprune.lab.experiments.work import OUT, Context, Result, work
 from headprune.typed_json import to_plain
 
 if TYPE_CHECKING:
+    import random
+
     from torch import nn
 
 
@@ -58,7 +61,40 @@ def speed(context: Context) -> Result:
     return dict(to_plain(found))
 
 
-@work("head-share")
+@work("noisy-pairs")
+def noisy_pairs(context: Context) -> Result:
+    """Pairs whose source is written carelessly, as `noisy.SOURCE` and `noisy.TARGET`: a stand-in for MTNT, whose noise
+    is that of people who type in a hurry (Michel and Neubig 2018). In lower case, without commas and full stops, and
+    every sixth word has two letters swapped or one lost."""
+    import random
+
+    from headprune.files import write_text
+    from headprune.tasks.tables import Source
+    from headprune.tasks.translation.pairs import Languages, read_pairs
+
+    options = resolved(dict(context.params["options"]), context.places)
+    languages = Languages.parse(str(options["languages"]))
+    found = read_pairs(Source(Path(str(options["pairs"])), None), str(options["split"]), languages)
+    count = min(len(found), int(options["examples"]))
+    out, draws = context.folder / OUT, random.Random(0)
+    write_text(
+        out / f"noisy.{languages.source}", "".join(_careless(text, draws) + "\n" for text in found.sources[:count])
+    )
+    write_text(out / f"noisy.{languages.target}", "".join(text + "\n" for text in found.targets[:count]))
+    return {"sentences": count}
+
+
+def _careless(text: str, draws: random.Random) -> str:
+    words = text.lower().replace(",", "").rstrip(".").split()
+    for place, word in enumerate(words):
+        if len(word) > 3 and draws.random() < 1 / 6:
+            at = draws.randrange(1, len(word) - 2)
+            swapped = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+            words[place] = swapped if draws.random() < 0.5 else word[:at] + word[at + 1 :]
+    return " ".join(words)
+
+
+@work("head-share", exact=True)
 def head_share(context: Context) -> Result:
     """What share of its block's weights leaves with the first head of each site (Michel et al., section 3.1)."""
     from headprune.heads import HeadMask

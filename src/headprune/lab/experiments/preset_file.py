@@ -14,8 +14,8 @@ from headprune.jobs.job import find_options, job_names
 from headprune.jobs.options.base import OptionError, check_step
 from headprune.lab.experiments.expand import UnclearNeedError, trials_of
 from headprune.lab.experiments.job_step import step_options
-from headprune.lab.experiments.placeholders import names_in
-from headprune.lab.experiments.presets import RELATIONS, SCALES, Claim, Preset, Scale, Step, Value
+from headprune.lab.experiments.placeholders import filled, names_in
+from headprune.lab.experiments.presets import DERIVED, RELATIONS, SCALES, Claim, Preset, Scale, Step, Value
 from headprune.lab.experiments.trial import Trial
 from headprune.lab.experiments.work import works
 from headprune.registry import hint
@@ -107,18 +107,19 @@ class _Reader:
 
     def scale(self, content: object, name: str) -> Scale:
         lists = dict.fromkeys(("steps", "chain", "seeds", "values", "claims"), list)
-        found = self.fields(content, {}, {**lists, "inputs": dict, "note": str}, name)
+        found = self.fields(content, {}, {**lists, "inputs": dict, "note": str, "differs": str}, name)
         self.each_is(found.get("chain", []), str, "chain", "names of shared steps")
         self.each_is(found.get("seeds", []), int, "seeds", "whole numbers")
         self.each_is(list(found.get("inputs", {}).values()), str, "inputs", "what each input is")
         chain, inputs = self.shared(found.get("chain", []), name)
-        steps = (*chain, *(self.step(step) for step in found.get("steps", ())))
+        steps = (*chain, *(self.step(step, name) for step in found.get("steps", ())))
         if not steps:
             raise PresetError(f"{self.where(name)}: [{name}] has no steps; expected [[{name}.steps]] or a chain.")
         scale = Scale(
             inputs={**inputs, **found.get("inputs", {})}, seeds=tuple(found.get("seeds", (1,))), steps=steps,
-            values=tuple(self.value(value) for value in found.get("values", ())),
-            claims=tuple(self.claim(claim) for claim in found.get("claims", ())), note=found.get("note", ""),
+            values=tuple(self.value(one) for value in found.get("values", ()) for one in self.rows(value, "values")),
+            claims=tuple(self.claim(one) for claim in found.get("claims", ()) for one in self.rows(claim, "claims")),
+            note=found.get("note", ""), differs=found.get("differs", ""),
         )  # fmt: skip
         self.check(scale)
         used = names_in([text for step in steps for text in step.texts()])
@@ -131,11 +132,43 @@ class _Reader:
         for name in names:
             if name not in known["steps"]:
                 raise PresetError(f"{self.where('chain', name)}: no shared step '{name}'. {hint(name, known['steps'])}")
-            steps.append(self.step({"name": name, **known["steps"][name]}))
+            steps.append(self.step({"name": name, **known["steps"][name]}, scale))
         return tuple(steps), dict(known["inputs"])
 
-    def step(self, content: object) -> Step:
+    def rows(self, content: Any, place: str) -> list[dict[str, Any]]:
+        """An entry for each of its `rows`, or each cell of its `table`; what a row says besides placeholders is the
+        entry's own field."""
+        if not isinstance(content, dict) or not {"rows", "table"} & set(content):
+            return [content]
+        rest = {name: value for name, value in content.items() if name not in ("rows", "table")}
+        rows = content.get("rows", [])
+        if "table" in content:
+            table = self.fields(
+                content["table"], {"down": str, "across": str, "columns": list, "rows": list}, {}, "table"
+            )
+            self.each_is(table["rows"], list, "rows", "lists: a name, then a cell for each column")
+            wrong = [row for row in table["rows"] if len(row) != 1 + len(table["columns"])]
+            if wrong:
+                found = f"{len(wrong[0])} cells; expected {1 + len(table['columns'])}"
+                raise PresetError(f"{self.where('rows')}: the row {wrong[0]!r} has {found}.")
+            rows = [
+                {table["down"]: row[0], table["across"]: column, "paper": cell}
+                for row in table["rows"] for column, cell in zip(table["columns"], row[1:], strict=True)
+            ]  # fmt: skip
+        if not isinstance(rows, list) or not rows:
+            raise PresetError(f"{self.where('rows')}: 'rows' is {rows!r}; expected a list of tables.")
+        self.each_is(rows, dict, "rows", "tables of values")
+        entries = []
+        for row in rows:
+            used = names_in([*_texts(rest)])
+            entry = {name: _filled(value, row) for name, value in rest.items()}
+            own = {name: _filled(value, row) for name, value in row.items() if name not in used or name in _NUMBERS}
+            entries.append({**own, **entry})
+        return entries
+
+    def step(self, content: Any, scale: str) -> Step:
         allowed = {
+            "use": list,
             "command": str,
             "work": str,
             "arguments": list,
@@ -147,6 +180,14 @@ class _Reader:
             "seeds": list,
         }
         found = dict(self.fields(content, {"name": str}, allowed, "steps"))
+        known = self.known.get(scale, {}).get("options", {})
+        used: dict[str, Any] = {}
+        for name in found.pop("use", ()):
+            if name not in known:
+                raise PresetError(f"{self.where('use', name)}: no shared options '{name}'. {hint(name, known)}")
+            used |= known[name]
+        if used:
+            found["options"] = {**used, **found.get("options", {})}
         if not found.get("command") and "work" not in found:
             raise PresetError(f"{self.where('name', found['name'])}: the step '{found['name']}' has no command.")
         self.each_is(found.get("rows", []), dict, "rows", "tables of values")
@@ -160,14 +201,26 @@ class _Reader:
                 raise PresetError(f"{self.where(name)}: '{name}' is {values!r}; expected a list of values.")
         return Step(**found)
 
-    def value(self, content: object) -> Value:
-        needed = {"name": str, "step": str, "path": str}
-        return Value(**self.fields(content, needed, {"where": dict, "paper": (int, float, str)}, "values"))
+    def value(self, content: Any) -> Value:
+        allowed = {"where": dict, "paper": (int, float, str)}
+        if "derive" not in content:
+            return Value(**self.fields(content, {"name": str, "step": str, "path": str}, allowed, "values"))
+        found = dict(self.fields(content, {"name": str, "derive": str, "of": list}, allowed, "values"))
+        if found["derive"] not in DERIVED:
+            told = hint(found["derive"], DERIVED)
+            raise PresetError(f"{self.where('derive', found['derive'])}: derive = '{found['derive']}'. {told}")
+        groups = [one if isinstance(one, list) else [one] for one in found.pop("of")]
+        of = tuple(tuple(map(str, group)) for group in groups)
+        if not of or (found["derive"].startswith("first") and min(map(len, of)) < 2):
+            raise PresetError(f"{self.where('of')}: of = {groups!r}; expected groups of names of values.")
+        return Value(of=of, **found)
 
     def claim(self, content: object) -> Claim:
         needed = {"text": str, "value": str, "is": str}
         number = (int, float)
-        found = dict(self.fields(content, needed, {"against": str, "than": number, "by": number}, "claims"))
+        words = {"cited": str, "reading": str, "differs": str, "paper": (int, float, str)}
+        numbers = {"than": number, "by": number, "times": number}
+        found = dict(self.fields(content, needed, {"against": str, **numbers, **words}, "claims"))
         relation = found.pop("is")
         if relation not in RELATIONS:
             raise PresetError(f"{self.where('is', relation)}: is = '{relation}'. {hint(relation, RELATIONS)}")
@@ -204,15 +257,23 @@ class _Reader:
                             f"'{step.name}'. {hint(place, known)}"
                         )
             before[step.name] = step
+        earlier: list[str] = []
         for value in scale.values:
-            self.check_value(value, before)
+            if value.derive:
+                for name in (name for group in value.of for name in group):
+                    if name not in earlier:
+                        told = f"'{name}' is no value before '{value.name}'. {hint(name, earlier)}"
+                        raise PresetError(f"{self.where('of', name)}: {told}")
+            else:
+                self.check_value(value, before)
+            earlier.append(value.name)
         names = [value.name for value in scale.values]
         for claim in scale.claims:
-            for field, name in (("value", claim.value), ("against", claim.against)):
-                if name is not None and names.count(name) != 1:
+            for field, named in (("value", claim.value), ("against", claim.against)):
+                if named is not None and names.count(named) != 1:
                     raise PresetError(
-                        f"{self.where(field, name)}: '{name}' is {names.count(name)} values; expected one. "
-                        f"{hint(name, names)}"
+                        f"{self.where(field, named)}: '{named}' is {names.count(named)} values; expected one. "
+                        f"{hint(named, names)}"
                     )
 
     def check_work(self, trial: Trial, *, trusted: bool) -> None:
@@ -250,6 +311,24 @@ class _Reader:
                 f"{self.where('name', value.name)}: where = {dict(value.where)} of the value '{value.name}' means "
                 f"{len(meant)} trials of '{value.step}'; expected 1."
             )
+
+
+_NUMBERS = ("than", "by", "times", "paper")  # a row may name one in a text and mean it, too
+
+
+def _texts(value: Any) -> list[Any]:
+    """All texts of an entry, however deep."""
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in _texts(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in _texts(inner)]
+    return [value]
+
+
+def _filled(value: Any, row: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {name: _filled(inner, row) for name, inner in value.items()}
+    return [_filled(inner, row) for inner in value] if isinstance(value, list) else filled(value, row)
 
 
 _KINDS: dict[Any, str] = {

@@ -7,11 +7,17 @@
       seeds                     of every step, unless it has its own
       [[…steps]]                name, command (or work), arguments, options, needs, seeds, and
                                 each (a list of values a parameter: every combination) or rows (tables of values)
-      [[…values]]               what to look at: name, step, path in its result, where (values of `each`), paper's value
-      [[…claims]]               what the paper says of them: text, value, is (above, below, within), against another
-                                value or than a number, by how much
+      [[…values]]               what to look at: name, step, path in its result, where (values of `each`), and what
+                                the paper has (paper); or derive (largest, mean, first-lowest, …) and of (names of
+                                other values)
+      [[…claims]]               what is said of them: text, value, is (above, below, within), against another value (or
+                                so many `times` it) or than a number, by how much; and who says it: `cited` is the
+                                paper's place, `reading` is why the words or the number are ours
+      differs                   why it may come out otherwise at this size; a claim may have its own
 
 Options hold placeholders: {data} for an input, {model} for the folder of a step, {seed}, {rate} for one of `each`.
+Values and claims may be given as `rows`, tables that fill {placeholders} in their texts, or as a `table` with `down`
+and `across`, as papers print them. A step may `use` named options of _shared.toml.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from headprune.registry import hint
 
 SCALES = ("small", "paper")
 RELATIONS = ("above", "below", "within")
+DERIVED = ("largest", "smallest", "mean", "difference", "first-lowest", "first-highest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +71,16 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A number of a result that the paper tells too, or that belongs beside it."""
+    """A number of a result that the paper tells too, or that belongs beside it.
+
+    One that is derived has no step: it is the `largest`, `smallest` or `mean` of other values (`of`, in groups), the
+    `difference` between two, or in how many of the groups the first is lowest or highest."""
 
     name: str
-    step: str
-    path: str
+    step: str = ""
+    path: str = ""
+    derive: str = ""
+    of: tuple[tuple[str, ...], ...] = ()
     where: Mapping[str, Any] = field(default_factory=dict)
     paper: float | str | None = None
 
@@ -76,14 +88,20 @@ class Value:
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """What the paper says, as a comparison that can come out false: `value` minus `against` (or `than`) is above `by`,
-    below minus `by`, or within `by` of zero."""
+    below minus `by`, or within `by` of zero. `cited` is where the paper says it; a `reading` is what we take its words
+    to mean where it gives no number, or what follows from its table."""
 
     text: str
     value: str
     relation: str
     against: str | None = None
     than: float | None = None
+    times: float = 1.0  # of what it is compared with
     by: float = 0.0
+    cited: str = ""
+    reading: str = ""
+    paper: str | float | None = None  # what the paper found, where its values do not tell
+    differs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +114,7 @@ class Scale:
     values: tuple[Value, ...] = ()
     claims: tuple[Claim, ...] = ()
     note: str = ""
+    differs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

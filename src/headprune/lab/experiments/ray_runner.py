@@ -69,7 +69,7 @@ class RayRunner:
                     if len(running) >= self._room(ray):
                         break
                     given = self._given(ray, trial, sweep.give(trial), packed)
-                    started = _Running(trial, (*given, list(self.modules), sweep.device, session))
+                    started = _Running(trial, (*given, list(self.modules), sweep.device, sweep.threads, session))
                     running[self._start(ray, started)] = started
                 if not running:
                     return
@@ -170,6 +170,7 @@ def _on_worker(
     inputs: dict[str, list[Any]],
     modules: list[str],
     device: str,
+    threads: int,
     session: str,
 ) -> tuple[dict[str, Any], bytes]:
     """Runs in a worker: the record of the trial, and what it wrote."""
@@ -180,7 +181,7 @@ def _on_worker(
     places = {name: Needed(_placed(folder, key, found), result) for name, (key, result, found) in needs.items()}
     given = {known: _placed(folder, known, found) for known, found in inputs.items()}
     with tempfile.TemporaryDirectory(dir=folder, prefix="trial-") as name:  # tidied with the rest if this one is killed
-        record = execute_trial(trial, Path(name) / "work", places, given, device)
+        record = execute_trial(trial, Path(name) / "work", places, given, device, threads)
         return record.to_dict(), pack(Path(name) / "work")
 
 

@@ -3,20 +3,23 @@ the paper says."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from headprune.checkpoint.out_folder import open_out
-from headprune.errors import PresetError
+from headprune.errors import DataError, PresetError
 from headprune.jobs.job import Progress
 from headprune.jobs.options.run import RunOptions
 from headprune.lab.experiments.claims import Verdict
+from headprune.lab.experiments.data_check import check_data, check_machine
+from headprune.lab.experiments.estimate import Estimate, estimate, known_times
 from headprune.lab.experiments.inputs import fingerprint
 from headprune.lab.experiments.presets import Preset
 from headprune.lab.experiments.ray_runner import RayRunner
-from headprune.lab.experiments.runs import note_runs, older_trials, plan_run
+from headprune.lab.experiments.runs import Run, note_runs, older_trials, plan_run
 from headprune.lab.experiments.store import Store, check_pandas
 from headprune.lab.experiments.sweep import Inline, Runner, run_sweep
 from headprune.lab.experiments.trackers import check_tracker, export
@@ -82,20 +85,27 @@ class Repeated:
         return "\n".join([*lines, *(f"{count} trials sent to {name}" for name, count in self.sent.items())])
 
 
-def repeat(presets: Sequence[Preset], options: RunOptions, progress: Progress) -> Planned | Repeated:
-    """Run what is left of some presets in a folder; or only tell what would be run."""
+def repeat(presets: Sequence[Preset], options: RunOptions, progress: Progress) -> Planned | Estimate | Repeated:
+    """Run what is left of some presets in a folder; or only tell what would be run, or how long it would take."""
+    check_machine(options)
     runner = _runner(options)
     for name in options.track or ():  # better known now than after hours
         check_tracker(name)
     if options.csv is not None:
         check_pandas()
-    paths, seeds = _inputs(options.given or []), _seeds(options.seeds)
+    seeds = _seeds(options.seeds)
     wanted = {name for preset in presets for name in preset.scale(options.scale).inputs}
+    paths = {**_in_folder(options.inputs, wanted), **_inputs(options.given or [])}
     prints = {name: fingerprint(path) for name, path in paths.items() if name in wanted}
+    if options.estimate:  # no data are needed to tell what they would cost
+        prints = dict.fromkeys(wanted, "") | prints
     planned = [plan_run(preset, options.scale, prints, seeds) for preset in presets]
     trials = [trial for _, found in planned for trial in found]
     if options.dry_run:
         return Planned(trials)
+    if options.estimate:
+        return _estimated(planned, Store(options.out), options)
+    check_data(trials, {name: path for name, path in paths.items() if name in wanted})
     store = Store(open_out("run", options).path)
     with store.locked():
         note_runs(store, [one for one, _ in planned])
@@ -106,7 +116,7 @@ def repeat(presets: Sequence[Preset], options: RunOptions, progress: Progress) -
         summary = run_sweep(
             trials, store, runner, inputs={prints[name]: path for name, path in paths.items() if name in prints},
             retry=options.retry, device=options.device or ("cuda" if options.num_gpus else "cpu"),
-            told=lambda record: ended(f"done: {record.trial.label}"),
+            threads=options.threads, told=lambda record: ended(f"done: {record.trial.label}"),
         )  # fmt: skip
     for record in summary.failed if not progress.quiet else ():
         progress.note(f"failed: {record.trial.label}: {record.reason}")
@@ -135,9 +145,30 @@ def _seeds(text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
-        return [int(part) for part in text.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise PresetError(f"--seeds is '{text}'; expected whole numbers with commas, as 1,2,3.") from None
+    if len(set(seeds)) < len(seeds):
+        raise PresetError(f"--seeds is '{text}'; a seed counts once: leave out what is there twice.")
+    return seeds
+
+
+def _in_folder(folder: Path | None, wanted: set[str]) -> dict[str, Path]:
+    """Inputs by their names; a single file may have any ending."""
+    if folder is None:
+        return {}
+    if not folder.is_dir():
+        raise DataError(f"--inputs is '{folder}'; expected a folder with {', '.join(sorted(wanted))}.")
+    there = {name: sorted(folder.glob(f"{name}.*")) for name in wanted}
+    files = {name: found[0].resolve() for name, found in there.items() if len(found) == 1}
+    return {**files, **{name: (folder / name).resolve() for name in wanted if (folder / name).exists()}}
+
+
+def _estimated(planned: Sequence[tuple[Run, Sequence[Trial]]], store: Store, options: RunOptions) -> Estimate:
+    trials = {run.preset.name: found for run, found in planned}
+    done = {record.trial.key() for record in store if record.is_done} if store.trials.is_dir() else set()
+    workers = max(1, int((os.cpu_count() or 1) / max(1, options.num_cpus))) if options.runner == "ray" else 1
+    return estimate(trials, done, workers, known_times())
 
 
 def _inputs(given: Sequence[str]) -> dict[str, Path]:

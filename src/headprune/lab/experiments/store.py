@@ -41,6 +41,7 @@ class Record:
     result: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of this process: what it costs, however busy the machine; 0 if nobody measured it
     started: str = ""  # ISO 8601, UTC
     environment: Mapping[str, Any] = field(default_factory=dict)
 
@@ -56,7 +57,8 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA, "key": self.trial.key(), "trial": self.trial.to_dict(), "status": self.status,
-            "result": dict(self.result), "error": self.error, "seconds": self.seconds, "started": self.started,
+            "result": dict(self.result), "error": self.error, "seconds": self.seconds, "cpu_seconds": self.cpu_seconds,
+            "started": self.started,
             "environment": dict(self.environment),
         }  # fmt: skip
 
@@ -72,6 +74,7 @@ class Record:
         try:
             record = cls(
                 trial=Trial.from_dict(content["trial"]),
+                cpu_seconds=content.get("cpu_seconds", 0.0),
                 **{name: content[name] for name in ("status", "result", "error", "seconds", "started", "environment")},
             )
             if record.trial.key() != content["key"] or record.status not in ("done", "failed"):
@@ -79,8 +82,10 @@ class Record:
             for name, kind in _TYPES.items():
                 if not isinstance(content[name], kind):
                     raise ValueError(f"'{name}' is {content[name]!r}")
-            if not math.isfinite(record.seconds):
-                raise ValueError(f"'seconds' is {record.seconds}")
+            if not isinstance(record.cpu_seconds, int | float) or not math.isfinite(
+                record.seconds + record.cpu_seconds
+            ):
+                raise ValueError(f"'seconds' are {record.seconds} and {record.cpu_seconds!r}")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(
                 f"'{where}' is not a trial of headprune ({type(error).__name__}: {error}). It was edited or damaged: "

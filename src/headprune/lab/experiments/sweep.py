@@ -43,8 +43,9 @@ class Sweep:
         inputs: Mapping[str, Path] | None = None,
         retry: bool = False,
         device: str = "cpu",
+        threads: int = 0,
     ) -> None:
-        self.store, self.device = store, device
+        self.store, self.device, self.threads = store, device, threads
         self.inputs = dict(inputs or {})  # fingerprint -> where it lies
         self.trials: dict[str, Trial] = {}
         for trial in trials:
@@ -102,8 +103,9 @@ class Inline:
         while ready := sweep.ready():
             for trial in ready:
                 yield execute_trial(
-                    trial, sweep.store.work_folder(trial.key()), sweep.give(trial), sweep.inputs, sweep.device
-                )
+                    trial, sweep.store.work_folder(trial.key()), sweep.give(trial), sweep.inputs, sweep.device,
+                    sweep.threads,
+                )  # fmt: skip
 
 
 def run_sweep(
@@ -114,11 +116,12 @@ def run_sweep(
     inputs: Mapping[str, Path] | None = None,
     retry: bool = False,
     device: str = "cpu",
+    threads: int = 0,
     told: PresetResult = lambda record: None,
 ) -> Summary:
     """Run what is left of the trials. What is stored is never run again; an interruption loses what was under way."""
     with store.locked():
-        sweep = Sweep(trials, store, inputs=inputs, retry=retry, device=device)
+        sweep = Sweep(trials, store, inputs=inputs, retry=retry, device=device, threads=threads)
         for record in runner.run(sweep):
             sweep.took(record)
             told(record)

@@ -51,18 +51,19 @@ class Work:
     run: Callable[[Context], Result]
     version: int = 1
     alone: bool = False  # it measures time: nothing else may run on the machine meanwhile
+    exact: bool = False  # arithmetic: no seed changes it
 
 
 works: Registry[Work] = Registry("work")
 
 
 def work(
-    name: str, *, version: int = 1, alone: bool = False
+    name: str, *, version: int = 1, alone: bool = False, exact: bool = False
 ) -> Callable[[Callable[[Context], Result]], Callable[[Context], Result]]:
     """`@work("mine")` above a function makes it a kind of work that presets can name."""
 
     def register(run: Callable[[Context], Result]) -> Callable[[Context], Result]:
-        works.add(name)(Work(run, version, alone))
+        works.add(name)(Work(run, version, alone, exact))
         return run
 
     return register

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headprune.errors import HeadpruneError, StoreError, UnknownNameError
 from headprune.jobs.prune import PruneResult
-from headprune.lab.experiments.claims import Verdict
+from headprune.lab.experiments.claims import Counts, Verdict
 from headprune.lab.experiments.library import find_preset, preset_names
 from headprune.lab.experiments.measures import MeasuredSpeed
 from headprune.lab.experiments.runs import Run, read_runs
@@ -132,20 +131,7 @@ class Report:
     def _papers(self) -> str:
         shown = [one for one in self.told if not one.run.made_by] or self.told  # versions are not mixed
         claims = [claim for one in shown for claim in one.claims]
-        tested = [claim for claim in claims if claim.verdict != "not done"]
-        if not tested:
-            return "No statement of a paper was tested."
-        findings = Counter(claim.verdict for claim in tested if claim.is_finding)
-        few = Counter(claim.verdict for claim in tested if not claim.is_finding)
-        rest = []
-        if few["agrees"] + few["disagrees"]:
-            rest.append(f"{few['agrees']} agree and {few['disagrees']} disagree on fewer than three seeds")
-        rest += [f"{few['open']} left open by the spread over seeds"] if few["open"] else []
-        more = f"; {', '.join(rest)}" if rest else ""
-        return (
-            f"Of what the papers say, {len(tested)} statement{'s were' if len(tested) > 1 else ' was'} tested: "
-            f"{findings['agrees']} agree and {findings['disagrees']} disagree with three or more seeds here{more}."
-        )
+        return Counts.of(claims).message()
 
 
 def gather(folders: Sequence[Path], title: str | None = None, *, presets: Sequence[str] = ()) -> Report:

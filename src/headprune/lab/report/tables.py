@@ -49,11 +49,9 @@ def values_table(told: PresetResult) -> Table:
 def claims_table(told: PresetResult) -> Table:
     rows = []
     for claim in told.claims:
-        found = "–" if claim.mean is None else f"{claim.mean:+.4g}"
-        found += f" ({claim.interval[0]:+.4g} to {claim.interval[1]:+.4g})" if claim.interval is not None else ""
-        rows.append((claim.text, claim.expected, found, claim.told()))
-    columns = ("the paper says", "tested as", "difference here (95 % interval over seeds)", "verdict")
-    return Table(f"{told.run.preset.line}: what agrees", columns, tuple(rows))
+        rows.append((claim.text, claim.expected, claim.paper, claim.here, claim.told()))
+    columns = ("statement", "tested as", "paper", "here (95 % interval over seeds)", "verdict")
+    return Table(f"{told.run.preset.line}: what holds", columns, tuple(rows))
 
 
 def chart_table(chart: Chart) -> Table:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from headprune.errors import DataError
 
@@ -23,7 +25,8 @@ class GnmtPenalty(float):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Beams, how length is paid for, and when to give up: at `ratio` times the longest source of the batch, and some.
+    """Beams, how length is paid for, and when to give up: at `ratio` times the row's own source, and some. A broken
+    model, which never ends a sentence, so costs as much as one that says twice as much as it was told.
 
     `penalty="power"` divides by length ** length_penalty (fairseq, transformers), `"gnmt"` by
     ((5 + length) / 6) ** length_penalty (Tensor2Tensor and the models of Voita et al. and Budhraja et al.).
@@ -52,6 +55,7 @@ class Search:
             do_sample=False,
             max_new_tokens=max(1, room),
             max_length=None,
+            logits_processor=LogitsProcessorList([_EndBySource.of(self, model, inputs, forced)]),
             **more,
             **forced,
         )
@@ -59,6 +63,33 @@ class Search:
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class _EndBySource(LogitsProcessor):
+    """Ends a translation that is as long as its source allows."""
+
+    most: Tensor  # (batch,)
+    end: int
+
+    @classmethod
+    def of(cls, search: Search, model: nn.Module, inputs: dict[str, Any], forced: dict[str, Any]) -> _EndBySource:
+        tokens = inputs["input_ids"]
+        lengths = inputs["attention_mask"].sum(1) if "attention_mask" in inputs else tokens.new_full(
+            (len(tokens),), tokens.shape[1])  # fmt: skip
+        said = 1 + ("forced_bos_token_id" in forced)  # what stands before the translation
+        config: Any = model.config
+        end = config.eos_token_id if isinstance(config.eos_token_id, int) else config.eos_token_id[0]
+        return cls((search.ratio * lengths).long() + search.extra + said, end)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        beams = len(scores) // len(self.most)
+        over = (input_ids.shape[1] >= self.most).repeat_interleave(beams)  # (batch x beams,)
+        if not bool(over.any()):
+            return scores
+        ended = torch.full_like(scores, float("-inf"))
+        ended[:, self.end] = 0
+        return torch.where(over[:, None], ended, scores)
 
 
 # What each paper says, or its code does.

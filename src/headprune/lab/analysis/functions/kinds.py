@@ -94,6 +94,7 @@ class Findings:
             "thresholds": asdict(self.thresholds),
             "relations": self.relations,
             "counts": self.counts(),
+            "best": {name: {"head": str(head), "accuracy": found} for name, (head, found) in self.best().items()},
             "heads": {str(head): row for head, row in self.heads.items()},
         }
 

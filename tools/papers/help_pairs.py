@@ -1,9 +1,9 @@
-"""English-German pairs from LibreOffice's help pages (Debian packages), as aligned files: another domain than captions.
+"""English-German pairs from LibreOffice's help pages (Debian packages): another corpus than captions.
 
-    python docs/results/help_pairs.py OUT [COUNT]
+    python tools/papers/help_pairs.py OUT
 
 Paragraphs with the same page and id are translations of each other. Short running sentences are kept: 4 to 25 words a
-side, ending in a full stop. Needs apt-get and dpkg-deb.
+side, ending in a full stop, each source once. Needs apt-get and dpkg-deb.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_sentence(text: str) -> bool:
     return 4 <= len(text.split()) <= 25 and text.endswith(".") and text[0].isupper()
 
 
-def main(out: Path, count: int) -> None:
+def main(out: Path) -> None:
     sides = {}
     with tempfile.TemporaryDirectory() as scratch:
         for language, package in PACKAGES.items():
@@ -46,12 +46,13 @@ def main(out: Path, count: int) -> None:
             subprocess.run(["dpkg-deb", "-x", archive, folder], check=True)
             sides[language] = paragraphs(folder)
     both = sorted({(sides["en"][key], sides["de"][key]) for key in sides["en"].keys() & sides["de"].keys()})
-    pairs = [pair for pair in both if all(map(is_sentence, pair)) and pair[0] != pair[1]]
-    chosen = random.Random(0).sample(pairs, min(count, len(pairs)))
+    pairs = list({pair[0]: pair for pair in both if all(map(is_sentence, pair)) and pair[0] != pair[1]}.values())
+    random.Random(0).shuffle(pairs)
     out.mkdir(parents=True, exist_ok=True)
-    for side, language in enumerate(PACKAGES):
-        (out / f"help.{language}").write_text("".join(f"{pair[side]}\n" for pair in chosen), encoding="utf-8")
+    for part, chosen in (("test", pairs[:500]), ("dev", pairs[500:800]), ("train", pairs[800:])):
+        for side, language in enumerate(PACKAGES):
+            (out / f"{part}.{language}").write_text("".join(f"{pair[side]}\n" for pair in chosen), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 150)
+    main(Path(sys.argv[1]))
