@@ -21,8 +21,7 @@ help:
 	@echo "make fuzz       100,000 damaged files through every loader"
 	@echo "make soak       two hours of sweeps with random kills (MINUTES=120)"
 	@echo "make docs       pages from the code, then the site in site/"
-	@echo "make screenshots  pictures of the demo's page for the docs"
-	@echo "make results    docs/results/*.md from the stored figures"
+	@echo "make results    docs/results and docs/papers from the stored trials"
 	@echo "make lock       requirements-dev.txt: the versions of constraints.txt with their hashes"
 	@echo "make release    wheel and sdist, built twice and compared, with checks, licences and SBOM, in dist/"
 
@@ -152,9 +151,10 @@ docs: install
 release: install
 	$(BIN)/python tools/release/build.py
 
-# Pages from stored figures; docs/results/classifier.sh and collect.py make the figures.
+# Pages from stored trials; `headprune run --out RUNS` and docs/results/commit.py RUNS put them there.
 results: install
 	$(BIN)/python docs/results/build.py
+	$(BIN)/python docs/papers_build.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(OLDEST)-extras .venv-peers build dist demo-out site

@@ -40,21 +40,6 @@ def test_the_results_are_those_of_the_stored_figures():
     for path, text in pages.items():
         assert path.read_text() == text, f"{path.name} is out of date: run make results"
     assert {path.name for path in RESULTS.glob("*.md")} == {path.name for path in pages}
-    folders = {folder.name for folder in (RESULTS / "data").iterdir()} - {"experiments"}  # of many presets
-    presets = {run["preset"] for run in json.loads((RESULTS / "data/experiments/run.json").read_text())["runs"]}
-    assert {f"{name}.md" for name in folders | presets} == {path.name for path in pages}
-
-
-def test_few_seeds_are_no_claim():
-    """Fewer than three seeds are labelled so; three get an interval."""
-    spec = importlib.util.spec_from_file_location("results_build", RESULTS / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert "One seed, no claim" in module.label({1: {}})
-    assert "no claim" in module.label({1: {}, 2: {}})
-    assert "no claim" not in module.label({1: {}, 2: {}, 3: {}})
-    assert module.spread([0.5, 0.7]) == "0.6000"
-    assert module.spread([0.5, 0.6, 0.7]) == "0.6000 ± 0.2484"  # 4.303 x 0.1 / sqrt(3)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/README.md"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import pytest
 import yaml
 
+from headprune.lab.experiments.library import all_presets
 from tests.places import DOCS, ROOT
 
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -67,19 +69,25 @@ def test_the_pages_of_the_papers_are_those_of_the_presets():
     pages = load(DOCS / "papers_build.py").pages()
     for path, text in pages.items():
         assert path.read_text() == text, f"{path.name} is out of date: run make docs"
-    assert {path.name for path in (DOCS / "papers").glob("*.md")} == {path.name for path in pages}
+    for ending in ("md", "svg"):
+        there = set((DOCS / "papers").rglob(f"*.{ending}"))
+        assert there == {path for path in pages if path.suffix == f".{ending}"}
     every = "\n".join(pages.values())
     assert all(f"`headprune run {name}`" in every for name in preset_names())
 
 
-def test_stored_results_are_on_the_pages_of_the_papers():
-    """The value that a results page has stands beside the paper's; what was not run is told so."""
-    row = "| accuracy, odd pruned | 0.9220 (6 of 12 layers) | "
-    here, there = ((DOCS / folder).read_text() for folder in ("papers/budhraja.md", "results/budhraja-table-6.md"))
-    told = re.search(re.escape(row) + r"([^|]+) \|", there)
-    assert told is not None
-    assert f"{row}{told[1]} |" in here
-    assert "not run at this size" in here
+def test_every_statement_is_on_the_page_of_verdicts():
+    """With who says it, its verdict by the one rule, and the counts of all; nothing unfinished is told as a finding."""
+    pages = load(DOCS / "papers_build.py").pages()
+    page, counts = pages[DOCS / "papers" / "verdicts.md"], json.loads(pages[DOCS / "papers" / "verdicts.json"])
+    assert counts["sentence"] in page
+    rows = [line for line in page.splitlines() if line.startswith("| [") and "](" in line and line.count("|") == 8]
+    statements = sum(len(preset.scale("small").claims) for preset in all_presets())
+    assert len(rows) == counts["holds"] + counts["fails"] + counts["spread"] + counts["unfinished"] == statements
+    unfinished = [line for line in rows if re.search(r"open: \d of 3 seeds", line)]
+    assert len(unfinished) == counts["unfinished"]
+    order = ["## Does not hold", "## Holds", "## Open: seeds", "## Open: fewer"]
+    assert [page.index(title) for title in order] == sorted(page.index(title) for title in order)
 
 
 @pytest.fixture(scope="module")

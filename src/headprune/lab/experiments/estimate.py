@@ -1,7 +1,7 @@
-"""How long trials would take, from measured ones: times.json holds processor seconds by what is done and to what.
+"""How long trials would take, from measured ones: times.json holds seconds of one thread by what is done and to what.
 
 `python tools/papers/times.py STORE` writes it from stored trials. A trial that is like none there (another option) is
-taken for the mean of its kind and task.
+taken for its family: what is done to which task, by the epoch, the step or the example.
 """
 
 from __future__ import annotations
@@ -33,10 +33,27 @@ def likeness(trial: Trial) -> str:
     return hashlib.sha256(re.sub(r"\{\}/[^\"]*", "{}", text).encode()).hexdigest()[:16]
 
 
-def family(trial: Trial) -> str:
-    """What is done, to which task."""
+def family(trial: Trial) -> tuple[str, float]:
+    """What is done, to which task; and how much of it there is, in the unit that the name ends with."""
     options = trial.params.get("options", {})
-    return " ".join(filter(None, (trial.kind, str(options.get("task") or ""), str(options.get("kind") or ""))))
+    unit, amount = "trial", 1.0
+    if "updates" in options:
+        unit, amount = "updates", float(options["updates"])
+    elif trial.kind in _EPOCHS:
+        unit, amount = "epochs", float(options.get("epochs", _EPOCHS[trial.kind]))
+    elif trial.kind in ("ablate", "score") and options.get("examples"):
+        unit, amount = "examples", float(options.get("choose-examples") or options["examples"])
+    elif trial.kind == "curve":
+        scores = options.get("scores", [])
+        lines = (len(scores) if isinstance(scores, list) else 1) + float(options.get("random", 3))
+        parts = 3 if options.get("components") == "each" else 1
+        unit, amount = ("trial", 1.0) if "checkpoints" in options else ("orders", lines * parts)
+    more = ["help"] if options.get("data-dir") == "{help}" else []  # a smaller corpus than the other
+    more += ["all-but-one"] if options.get("all-but-one") else []
+    return " ".join(filter(None, (trial.kind, str(options.get("task") or ""), *more, f"by {unit}"))), amount
+
+
+_EPOCHS = {"train-mt": 10.0, "finetune": 3.0, "gates": 2.0}  # where nothing is said
 
 
 def measured(records: Iterable[Record]) -> dict[str, Any]:
@@ -46,17 +63,17 @@ def measured(records: Iterable[Record]) -> dict[str, Any]:
     told: dict[str, str] = {}
     for record in records:
         if record.is_done and record.cpu_seconds:
-            key = likeness(record.trial)
+            key, (name, amount) = likeness(record.trial), family(record.trial)
             alike[key].append(record.cpu_seconds)
-            families[family(record.trial)].append(record.cpu_seconds)
-            told.setdefault(key, f"{family(record.trial)}: {record.trial.step}")
+            families[name].append(record.cpu_seconds / amount)
+            told.setdefault(key, f"{name}: {record.trial.step}")
     return {
         "alike": {
             key: {"step": told[key], "seconds": round(statistics.fmean(found), 1), "trials": len(found)}
             for key, found in sorted(alike.items(), key=lambda one: told[one[0]])
         },
         "families": {
-            name: {"seconds": round(statistics.fmean(found), 1), "trials": len(found)}
+            name: {"seconds": float(f"{statistics.fmean(found):.4g}"), "trials": len(found)}
             for name, found in sorted(families.items())
         },
     }
@@ -71,7 +88,7 @@ def known_times() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left of some presets, in processor hours."""
+    """What is left of some presets, in hours of one thread."""
 
     trials: int
     left: int
@@ -101,7 +118,7 @@ class Estimate:
         lines.append(
             f"{self.left} of {self.trials} trials are left: {self.hours:.1f} core-hours, {self.wall:.1f} hours with "
             f"{self.workers} at a time on a core each (longest chain {self.longest:.1f}). {self.like} were measured, "
-            f"{self.kind_only} are taken for the mean of their kind"
+            f"{self.kind_only} are taken for their kind"
             + (f", and nothing is known of {len(self.unknown)}: {', '.join(self.unknown[:8])}" if self.unknown else "")
             + "."
         )
@@ -127,11 +144,12 @@ def estimate(
             if key not in done:
                 if (known := times["alike"].get(likeness(trial))) is not None:
                     like += 1
-                elif (known := times["families"].get(family(trial))) is not None:
+                    cost = float(known["seconds"])
+                elif (known := times["families"].get(family(trial)[0])) is not None:
                     kind_only += 1
+                    cost = family(trial)[1] * float(known["seconds"])
                 else:
                     unknown.append(trial.step)
-                cost = float(known["seconds"]) if known is not None else 0.0
                 costs[key] = cost
             by_preset[preset] += cost
             ends[key] = cost + max((ends.get(need, 0.0) for need in trial.needs.values()), default=0.0)
