@@ -288,7 +288,7 @@ def _budhraja_1(records: list[Record]) -> list[Panel]:
     panels = []
     for title, y, mine, theirs in (
         ("translation (paper: EN-RU)", "BLEU minus the whole model's", tuned, paper),
-        ("SST-2", "points of accuracy minus the whole model's", shares, [(x, value - 92.88) for x, value in sst2]),
+        ("SST-2", "points minus the whole model's", shares, [(x, value - 92.88) for x, value in sst2]),
     ):
         series = [Series("here", _points(mine)), Series("paper", theirs, is_paper=True)]
         panels.append(Panel(title, "% of heads pruned at random", y, [one for one in series if one.points], 0.0))

@@ -42,7 +42,7 @@ def row(panels: Sequence[Panel]) -> str:
         return ""
     across = min(3, len(panels))
     down = -(-len(panels) // across)
-    tall = HIGH + LEGEND * max(len(panel.series) for panel in panels)
+    tall = HIGH + 6 + LEGEND * max(len(panel.series) for panel in panels)
     wide, high = across * WIDE, down * tall
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
@@ -85,7 +85,7 @@ def _drawn(panel: Panel) -> list[str]:
     for number, series in enumerate(panel.series):
         colour = COLOURS[number % len(COLOURS)]
         parts += _marks(series, colour, at, len(panel.series), number)
-        y = HIGH - 8 + LEGEND * number
+        y = HIGH + 6 + LEGEND * number
         fill = "#ffffff" if series.is_paper else colour
         parts.append(f'<circle cx="{LEFT}" cy="{y - 4}" r="3.5" fill="{fill}" stroke="{colour}"/>')
         parts.append(f'<text x="{LEFT + 9}" y="{y}">{escape(series.name)}</text>')

@@ -119,3 +119,17 @@ def test_unusable_outcomes_are_refused(bad):
 def test_the_statistics_are_at_hand():
     """`hp.stats`, without importing it first."""
     assert hp.stats.holm([0.01]) == [0.01]
+
+
+def test_compare_mt_draws_half_and_counts_wins():
+    """One minus the share of resamples that the better system wins; the usual bootstrap asks both sides of all."""
+    draws = np.random.default_rng(0)
+    base = (draws.random(200) < 0.5).astype(float)
+    worse = np.where(draws.random(200) < 0.3, 0.0, base)
+    found = stats.compare_mt_bootstrap(base, worse, seed=1)
+    assert found.method == "compare-mt, 1000 x 100 of 200"
+    assert found.difference == pytest.approx(float(worse.mean() - base.mean()))
+    assert found.p_value == stats.compare_mt_bootstrap(worse, base, seed=1).p_value < 0.05
+    assert stats.compare_mt_bootstrap(base, base).p_value == 1.0  # nobody wins
+    wide, all_drawn = found.interval, stats.paired_bootstrap(base, worse, seed=1).interval
+    assert wide.high - wide.low > all_drawn.high - all_drawn.low

@@ -112,8 +112,40 @@ def test_the_best_single_head_of_each_layer(trained, tmp_path):
     best = json.loads((tmp_path / "ablation.json").read_text())["best_single"]
     assert (best["examples"], set(best["sites"])) == (80, {"encoder.0", "encoder.1"})
     assert "encoder.1 with only head" in told
+    heads = json.loads((tmp_path / "ablation.json").read_text())["heads"]  # on dev only the chosen ones are tried
+    assert set(heads) == {f"{site}:{row['head']}" for site, row in best["sites"].items()}
+    assert best["chosen"]["encoder.0"]["score"] == best["chosen"]["encoder.0"]["chosen_score"]
+    assert best["significant"]["p"] <= 2
     with pytest.raises(DataError, match="--all-but-one"):
         call(*words)
+
+
+def test_choosing_and_telling_on_the_same_part_is_one_ablation(trained, tmp_path):
+    """Every head is tried once, and what was chosen is what is told (Michel et al., Table 3)."""
+    words = ("ablate", trained / "tuned", "--data-dir", trained / "data", "--out", tmp_path, "--all-but-one")
+    call(*words, "--choose-on", "dev", "--choose-examples", 0)
+    result = json.loads((tmp_path / "ablation.json").read_text())
+    assert len(result["heads"]) == 8
+    assert result["best_single"]["sites"] == result["best_single"]["chosen"]
+
+
+def test_a_stored_ablation_takes_the_place_of_a_second_one(trained, tmp_path):
+    """Figure 2 from two runs is Figure 2 from one; one of other heads is refused."""
+    words = ("ablate", trained / "tuned", "--data-dir", trained / "data")
+    call(*words, "--against", "train", "--out", tmp_path / "both")
+    call(*words, "--split", "train", "--out", tmp_path / "train")
+    known = tmp_path / "train" / "ablation.json"
+    call(*words, "--compare-with", known, "--out", tmp_path / "one")
+    both, one = (json.loads((tmp_path / name / "ablation.json").read_text())["against"] for name in ("both", "one"))
+    assert one["pearson"] == pytest.approx(both["pearson"])
+    assert (one["split"], one["scores"]) == ("train", both["scores"])
+    content = json.loads(known.read_text())
+    content["heads"].popitem()
+    known.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="lacks"):
+        call(*words, "--compare-with", known, "--out", tmp_path / "two")
+    with pytest.raises(DataError, match="instead of --against"):
+        call(*words, "--compare-with", known, "--against", "train", "--out", tmp_path / "three")
 
 
 def test_a_decoder_without_padding_is_evaluated_in_batches(tmp_path):

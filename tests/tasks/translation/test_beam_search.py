@@ -35,6 +35,22 @@ def test_generate_ranks_beams_by_the_penalty_of_the_paper(translator, tokenizer,
             assert float(steps[real].sum()) / divisor == pytest.approx(float(score), rel=1e-4)
 
 
+def test_a_model_that_never_ends_is_ended_by_its_own_source(translator, tokenizer, monkeypatch):
+    """A short sentence beside a long one costs no more than alone, and the end is the model's own token."""
+    search = Search(beams=2, ratio=1.0, extra=2)
+    texts = ["the dog", "the dog sees the red ball and the cat sees the dog and the red ball sees the cat"]
+    inputs = dict(tokenizer(texts, return_tensors="pt", padding=True))
+    inputs.pop("token_type_ids", None)
+    end = translator.config.eos_token_id
+    monkeypatch.setattr(translator.generation_config, "suppress_tokens", [end], raising=False)
+    with torch.no_grad():
+        found = search.run(translator, inputs, 100)
+    lengths = inputs["attention_mask"].sum(1)
+    for tokens, source in zip(found, lengths, strict=True):
+        said = tokens[1:][(tokens[1:] != tokenizer.pad_token_id) & (tokens[1:] != end)]
+        assert 1 <= len(said) <= int(source) + 2
+
+
 def test_a_search_is_checked():
     """A beam of nothing, a penalty of no paper."""
     with pytest.raises(DataError, match="expected 1"):
