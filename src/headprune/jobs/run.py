@@ -13,7 +13,7 @@ from headprune.jobs.job import SILENT, Progress, Result
 from headprune.jobs.options.run import RunOptions
 from headprune.lab.experiments.library import all_presets, find_preset
 from headprune.lab.experiments.presets import Preset
-from headprune.lab.experiments.size_check import Checked, check
+from headprune.lab.experiments.size_check import Checked, check, check_all
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ def run(options: RunOptions, progress: Progress = SILENT) -> Result:
         return _copied(names)
     presets = [find_preset(name, trusted=options.trust_remote_code) for name in names]
     if options.every:  # those by arithmetic have one scale for both
-        presets = [preset for preset in all_presets() if options.scale in preset.scales]
+        presets = [one for one in all_presets() if ("paper" if options.check else options.scale) in one.scales]
     if len({preset.name for preset in presets}) < len(presets):
         raise PresetError(f"Two presets have one name: {', '.join(p.name for p in presets)}. Give the copy another.")
     if options.show:
         return Sources(presets)
     if options.check:
-        sizes = Sizes({preset.name: check(preset) for preset in presets})
+        sizes = Sizes(check_all(presets) if options.every else {preset.name: check(preset) for preset in presets})
         if sizes.failed:
             progress.note(f"The size is not the paper's: {', '.join(sizes.failed)}.")
         return sizes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,9 +42,28 @@ class Checked:
         return {**vars(self), "losses": list(self.losses), "agrees": self.agrees}
 
 
+def check_all(presets: Sequence[Preset]) -> dict[str, list[Checked]]:
+    """By preset; a model that several train is built once, and presets that train none from the start are left out."""
+    seen: dict[str, Checked] = {}
+    found = {preset.name: _found(preset, seen) for preset in presets}
+    return {name: models for name, models in found.items() if models}
+
+
+def _found(preset: Preset, seen: dict[str, Checked]) -> list[Checked]:
+    checked = []
+    for step in preset.scale("paper").steps:
+        for values in step.combinations() if _trains(step) else ():
+            key = _likeness(step, values)
+            if key not in seen and (model := _model(step, values)) is not None:
+                seen[key] = _checked(step, values, model)
+            if key in seen:
+                checked.append(replace(seen[key], step=_named(step, values), published=step.published))
+    return checked
+
+
 def check(preset: Preset) -> list[Checked]:
     """Build every model that the paper's scale trains from the start, and take two steps with each."""
-    found = [_checked(step, values, model) for step in preset.scale("paper").steps for values, model in _models(step)]
+    found = _found(preset, {})
     if not found:
         raise PresetError(
             f"{preset.name} trains no model from the start at the paper's scale: there is nothing to build."
@@ -58,13 +78,30 @@ def models_of(preset: Preset, step: str) -> list[Any]:
 
 def _models(step: Step) -> Iterator[tuple[Mapping[str, Any], Any]]:
     """What a step trains from the start, for each combination of its values."""
-    made = _MODELS.get(step.command)
-    if made is None or "mask" in step.options:  # which heads a mask leaves, an earlier step decides
-        return
-    for values in step.combinations():
-        options = {name: filled(value, values) for name, value in step.options.items()}
-        if (model := made(step, options)) is not None:
+    for values in step.combinations() if _trains(step) else ():
+        if (model := _model(step, values)) is not None:
             yield values, model
+
+
+def _trains(step: Step) -> bool:
+    """From the start; which heads a mask leaves, an earlier step decides."""
+    return step.command in _MODELS and "mask" not in step.options
+
+
+def _model(step: Step, values: Mapping[str, Any]) -> Any:
+    options = {name: filled(value, values) for name, value in step.options.items()}
+    return _MODELS[step.command](step, options)
+
+
+def _likeness(step: Step, values: Mapping[str, Any]) -> str:
+    """The same for steps whose models have the same shape."""
+    shape = ("preset", "by", "kind", "width", "persistent")
+    options = {name: filled(value, values) for name, value in step.options.items() if name in shape}
+    return json.dumps([step.command, list(step.arguments), options], sort_keys=True)
+
+
+def _named(step: Step, values: Mapping[str, Any]) -> str:
+    return " ".join([step.name, *(f"{key}={value}" for key, value in values.items())])
 
 
 def _checked(step: Step, values: Mapping[str, Any], model: Any) -> Checked:
@@ -84,8 +121,7 @@ def _checked(step: Step, values: Mapping[str, Any], model: Any) -> Checked:
     if not all(math.isfinite(value) for value in losses):
         raise PresetError(f"The model of '{step.name}' does not train: its losses are {losses}.")
     total = sum(p.numel() for p in model.parameters())
-    name = " ".join([step.name, *(f"{key}={value}" for key, value in values.items())])
-    return Checked(name, type(model).__name__, total, layers, step.published, (losses[0], losses[1]))
+    return Checked(_named(step, values), type(model).__name__, total, layers, step.published, (losses[0], losses[1]))
 
 
 def _surroundings(model: Any) -> list[Any]:
