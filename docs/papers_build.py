@@ -26,6 +26,7 @@ from headprune.lab.experiments.values import Observed
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # the tests load this file from elsewhere
 
+from decisions_page import decisions_page  # noqa: E402
 from paper_figures import figure  # noqa: E402
 from verdicts_page import anchor, claims_table, plain, table, verdict_counts, verdict_page  # noqa: E402
 
@@ -149,6 +150,7 @@ def pages() -> dict[Path, str]:
         found[folder / f"{name}.md"] = "\n".join(parts) + "\n"
     judged = [(preset, stored.look_up(preset, "small")[1]) for preset in sorted(presets, key=_place)]
     found[folder / "verdicts.md"] = verdict_page(PAPERS, judged)
+    found[folder / "decisions.md"] = decisions_page()
     found[folder / "verdicts.json"] = verdict_counts(PAPERS, judged)
     return found
 

@@ -17,7 +17,8 @@ HOW = (
     "(`headprune run --all --seeds 1,2,3`). It **holds** or **does not hold** when the 95 % t interval over seeds lies "
     "wholly on one side, and is **open** otherwise; what is arithmetic needs no seeds. One rule in the code "
     "(`headprune.lab.experiments.claims`) decides, here as in reports. Other models, other data and fewer steps than "
-    "the papers': a statement that does not hold here may well hold there, and the last column says why."
+    "the papers': a statement that does not hold here may well hold there, and the last column says why. What was "
+    "decided table by table, and what it costs: [what is the papers', and what is not](decisions.md)."
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertModel
 
 from headprune.lab.experiments.inputs import fingerprint
 from headprune.lab.experiments.library import all_presets
@@ -62,7 +62,7 @@ def given(tmp_path_factory):
     torch.manual_seed(0)
     config = BertConfig(vocab_size=23, hidden_size=24, num_hidden_layers=6, num_attention_heads=12, intermediate_size=8,
                         max_position_embeddings=130)  # fmt: skip
-    BertForSequenceClassification(config).save_pretrained(base / "encoder")
+    BertModel(config).save_pretrained(base / "encoder")  # no head: tasks have other classes
     tokenizer().save_pretrained(base / "encoder")
     rows = {"train": sentences(48, 0), "dev": sentences(24, 1)}
     for name in ("sst2", "cola", "mrpc", "snli", "pairs", "help", "text", "words"):
