@@ -114,8 +114,8 @@ def decisions_page() -> str:
         "", "## What it costs", "",
         f"All presets with three seeds are {found.trials} trials: {found.hours:.1f} hours of one thread, "
         f"{found.wall:.1f} hours on two cores, by the times that are stored today ({found.like} trials were measured "
-        f"as they are, {found.kind_only} are taken for their kind; `headprune run --all --estimate`). A trial that presets "
-        "share counts for the first, so that an addition costs what stands in its row.",
+        f"as they are, {found.kind_only} are taken for their kind; `headprune run --all --estimate`). A trial that "
+        "presets share counts for the first, so that an addition costs what stands in its row.",
         "", "| preset | hours of one thread |", "| --- | --- |",
     ]  # fmt: skip
     parts += [f"| {name} | {seconds / 3600:.2f} |" for name, seconds in found.seconds.items()]
