@@ -37,18 +37,34 @@ def fuzzed(found: dict[str, Any]) -> list[str]:
 
 
 def soaked(found: dict[str, Any]) -> list[str]:
-    ways = ", ".join(f"{way} {count}" for way, count in sorted(found["ways"].items()) if way != "finished")
+    ways = found["ways"]
+    kills = {way: count for way, count in sorted(ways.items()) if "killed" in way}
+    moments = [
+        "at random moments",
+        "just after a write",
+        *(["in the middle of a save"] if "killed in a save" in ways else []),
+    ]
+    inline = ", inline and on Ray," if found["rounds_on_ray"] else ""
+    on_ray = ", on Ray single workers too" if found["rounds_on_ray"] else ""
+    cut = (
+        "Now and then a file of a checkpoint is cut short as well, as by a full disk. "
+        if "checkpoint cut" in ways
+        else ""
+    )
+    done = [f"{sum(kills.values())} kills ({', '.join(f'{way} {count}' for way, count in kills.items())})"]
+    done += [f"{ways['checkpoint cut']} checkpoints cut"] if cut else []
+    done += [f"{ways['no cluster']} starts for which the busy machine had no cluster"] if "no cluster" in ways else []
     problems = [f"- {text}" for text in found["problems"]]
     return [
         "## Sweeps that were killed",
         "",
-        "Sweeps of real commands (train, score, ablate, prune, fine-tune, gates), inline and on Ray, are killed by "
-        "SIGKILL, SIGTERM and SIGINT at random moments or just after a write, on Ray single workers too, and started "
-        "again. After every kill all results must be readable, none lost or changed, and the folder free. When a sweep "
-        "is done, every result must be that of a sweep that nobody interrupted.",
+        f"Sweeps of real commands (train, score, ablate, prune, fine-tune, gates){inline} are killed by SIGKILL, "
+        f"SIGTERM and SIGINT {', '.join(moments[:-1])} or {moments[-1]}{on_ray}, and started again. {cut}After every "
+        "kill all results must be readable, none lost or changed, and the folder free. When a sweep is done, every "
+        "result must be that of a sweep that nobody interrupted.",
         "",
         f"{found['date']}, `{found['command']}`: {found['minutes']:.0f} minutes, {found['rounds']} sweeps "
-        f"({found['rounds_on_ray']} on Ray), {found['trials']} trials, {found['kills']} kills ({ways}), "
+        f"({found['rounds_on_ray']} on Ray), {found['trials']} trials, {', '.join(done)}, "
         f"{len(found['problems'])} problems.",
         *(["", *problems] if problems else []),
         *(["", "What else is known:", "", *(f"- {text}" for text in found["notes"])] if found.get("notes") else []),

@@ -81,6 +81,9 @@ BOMBS = {
     "a mask of 10**12 heads": lambda at: mask_of({"encoder.0": 10**12}, {"encoder.0": [0]}),
     "a trial with 2**19 heads": lambda at: trial_with(at / "runs", 1 << 19),
     "a preset of 5,000 trials": lambda at: preset_of(at / "mine.toml", 2500),
+    "a name of 100,000 parts in a preset": lambda at: (
+        (at / "deep.toml").write_text(f"[a{'.b' * 100_000}]") and find_preset(str(at / "deep.toml"))
+    ),
     "a pipe as a trial": lambda at: stored_as(os.mkfifo, at / "runs"),
     "a device as a trial": lambda at: stored_as(lambda path: path.symlink_to("/dev/zero"), at / "runs"),
     "a device as a mask": lambda at: read_mask(at.parent / "zero.json"),

@@ -75,6 +75,11 @@ def writable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def printable(text: object) -> str:
+    """Text that comes from files, for a terminal: no codes that move its cursor or turn the direction of writing."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in str(text))
+
+
 def markdown_text(text: object) -> str:
     """Text that comes from files stays text, on one line: nothing in it is markup."""
     words = str(text)

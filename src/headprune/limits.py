@@ -6,7 +6,8 @@ Files come from anywhere. These are looked at before any loop over what a file s
 from __future__ import annotations
 
 JSON_BYTES = 1 << 28  # a file that headprune parses: a config with the neurons of the largest models has 2**26
-PRESET_BYTES = 1 << 22
+PRESET_BYTES = 1 << 18  # those that come with headprune have at most 2**14
+DOTS = 300  # in one line of a preset: a name with more parts takes the square of their number to read
 TEXT_BYTES = 1 << 28  # a tokenizer, a vocabulary, a card beside a model: the largest have 2**25
 COMPANION_BYTES = 1 << 36  # anything else beside a model
 COMPANIONS = 10_000  # files beside a model

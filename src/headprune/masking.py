@@ -57,7 +57,11 @@ def masked(
             factors = _mask_factors(mask, heads) if isinstance(mask, HeadMask) else _number_factors(mask, heads)
             if factors:
                 block.enter_context(_hooked(model, heads, factors, silence=empty_site == "skip"))
-        yield model
+        try:
+            yield model
+        finally:
+            with hooks.settled():  # XLNet's projections go as modules, over which another thread may be counting
+                block.close()
 
 
 @contextmanager

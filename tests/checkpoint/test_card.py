@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 from transformers import AutoModelForSequenceClassification
 
 from headprune.checkpoint.pretrained import END, model_card
+from headprune.errors import CheckpointError
 
 
 def test_the_model_card_lists_what_was_removed_by_what_and_on_what(pruned, folder):
@@ -39,7 +41,10 @@ def test_text_of_a_config_is_never_markup_in_the_card(pruned):
     entry = copy.deepcopy(pruned.config.headprune)
     bad = "x<script>alert(1)</script>\n\n# heading\n<!-- headprune: end --> [a](https://evil.example) `b` |"
     entry["history"] = [{**entry["history"][0], "by": bad, "on": bad, "recovered": bad}]
-    entry["heads"]["sites"][0]["id"] = bad
+    named = copy.deepcopy(entry)
+    named["heads"]["sites"][0]["id"] = bad
+    with pytest.raises(CheckpointError, match="A site has the id"):
+        model_card(named, "", "")
     card = model_card(entry, "", "")
     for mark in ("<script", "</script", "\n# heading", "[a](", "`b`"):
         assert mark not in card.replace(f"\\{mark[0]}", "?"), mark

@@ -11,6 +11,7 @@ from tools.fuzz.interrupted import KINDS, Case, ctrl_c, fault_at, model_case, re
 from transformers import AutoModelForSequenceClassification
 
 import headprune as hp
+from headprune import files
 from headprune.checkpoint.exchange import JOURNAL, PREFIX, exchange, finish_interrupted
 from headprune.errors import CheckpointError
 
@@ -154,3 +155,27 @@ def test_counting_leaves_the_system_as_it_was():
     with pytest.raises(KeyboardInterrupt), fault_at(0, ctrl_c, inside=False):
         os.replace("a", "b")  # noqa: PTH105
     assert os.replace is before
+
+
+@pytest.mark.parametrize("name", [".git", ".ssh", ".bashrc", ".env"])
+def test_a_journal_from_anywhere_touches_no_hidden_file(tmp_path, name):
+    """It could remove what lies beside the model, or put there what steers other programs."""
+    (tmp_path / name).write_text("mine")
+    for comes, goes in (([name], []), ([], [name])):
+        work = tmp_path / f"{PREFIX}evil"
+        (work / "new").mkdir(parents=True, exist_ok=True)
+        (work / "new" / name).write_text("theirs")
+        (work / JOURNAL).write_text(files.dump("exchange", {"comes": comes, "goes": goes}))
+        with pytest.raises(CheckpointError, match="does not list names of files"):
+            finish_interrupted(tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_much_litter_is_told_of_once(tmp_path, caplog):
+    """A folder with thousands of interrupted saves took seconds of messages."""
+    for number in range(50):
+        (tmp_path / f"{PREFIX}{number}").mkdir()
+    with caplog.at_level(logging.WARNING, "headprune"):
+        finish_interrupted(tmp_path)
+    assert len(caplog.messages) == 1
+    assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertModel
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertModel
 
 import headprune as hp
 from headprune.errors import CheckpointError, HeadpruneError
@@ -134,9 +134,26 @@ def fill_the_empty_site(config):
     site["kept"], site["groups"], site["num_heads"], site["num_kv_heads"] = [0, 1, 2, 3], [[0], [1], [2], [3]], 4, 4
 
 
+def lead_nowhere(config):
+    config["headprune"]["heads"]["sites"][1]["path"] = "encoder.layer.7.attention"
+
+
+def call_it_otherwise(config):
+    config["headprune"]["heads"]["sites"][1]["id"] = "encoder.3"
+
+
+def turn_the_writing(config):
+    config["headprune"]["heads"]["sites"][1]["id"] += "\u202e"
+
+
+def move_the_cursor(config):
+    config["headprune"]["heads"]["sites"][1]["tower"] = "\x1b[2J"
+    config["headprune"]["heads"]["sites"][1]["id"] = "\x1b[2J.encoder.1"
+
+
 EDITS = [
     cut_a_range, keep_other_heads, other_width, newer_version, not_a_table, no_edits, reach_into_python, set_a_string,
-    huge_range, fill_the_empty_site,
+    huge_range, fill_the_empty_site, lead_nowhere, call_it_otherwise, turn_the_writing, move_the_cursor,
 ]  # fmt: skip
 
 
@@ -209,3 +226,13 @@ def test_an_edited_bias_cut_is_refused(heads, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="edited by hand"):
         type(model).from_pretrained(tmp_path)
+
+
+def test_a_model_that_is_replaced_while_it_is_loaded_is_refused(folder, tmp_path):
+    """The Auto classes read the config first: heads of one model were counted by the config of the other."""
+    config = AutoConfig.from_pretrained(folder)
+    other = tiny_model("bert")
+    hp.prune_(other, full_mask(other).without("encoder.0", "encoder.1:3")).save_pretrained(folder)
+    with pytest.raises(CheckpointError, match=r"Another model was saved into .* Load it again"):
+        AutoModelForSequenceClassification.from_pretrained(folder, config=config)
+    assert hp.find_heads(AutoModelForSequenceClassification.from_pretrained(folder))["encoder.1"].kept == (0, 1, 2)

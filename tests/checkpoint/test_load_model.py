@@ -48,4 +48,17 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path):
         check_writable(tmp_path / "file" / "out")
     with pytest.raises(CheckpointError, match="is the model itself"):
         check_writable(tmp_path, str(tmp_path))
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for odd in (tmp_path / "circle", tmp_path / ("x" * 5000)):
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            check_writable(odd, str(tmp_path))
     assert check_writable(tmp_path / "new" / "deep") == tmp_path / "new" / "deep"
+
+
+def test_a_file_that_no_model_has_is_refused_before_it_is_read(tmp_path):
+    """A config without end would be read into memory."""
+    tiny_model("bert").save_pretrained(tmp_path)
+    with (tmp_path / "config.json").open("ab") as file:
+        file.truncate(1 << 33)
+    with pytest.raises(CheckpointError, match=r"config\.json' has 8589934592 bytes"):
+        load_model(str(tmp_path), "cpu")

@@ -66,6 +66,19 @@ def test_a_folder_of_others_is_named_and_not_written_into(tmp_path):
     open_out("score", options)
 
 
+COMMON = ["run.json", "settings.json", "scores.json", "heads.json", "verdict.json", "trials/notes.txt"]
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_a_folder_of_others_is_not_taken_for_ours_by_a_common_name(tmp_path, name):
+    """Others have a settings.json, too."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"font": 12}')
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(CheckpointError, match="holds what headprune did not make"):
+        open_out("score", ScoreOptions(model="m", out=tmp_path))
+
+
 BEGUN = ["checkpoints/run.json", "lambda-0.1/checkpoints/run.json", "unfinished/x", "lock", "work/0123/x"]
 
 

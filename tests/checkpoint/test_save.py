@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 from pathlib import Path
 
@@ -121,3 +122,29 @@ def test_a_file_in_the_place_of_the_folder_is_told(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(CheckpointError, match="is a file"):
         model.save_pretrained(tmp_path / "file")
+
+
+def _link_out(card):
+    (card.parent.parent / "secret").write_text("secret")
+    card.unlink()
+    card.symlink_to(card.parent.parent / "secret")
+
+
+def _too_large(card):
+    with card.open("wb") as file:
+        file.truncate(1 << 32)
+
+
+def _pipe(card):
+    card.unlink()
+    os.mkfifo(card)
+
+
+@pytest.mark.parametrize("change", [_link_out, _too_large, _pipe])
+def test_a_card_that_is_no_file_of_the_folder_is_not_copied(change, pruned, folder):
+    """The folder may have come from anywhere; the model that is in it stays."""
+    change(folder / "README.md")
+    before = (folder / "model.safetensors").stat().st_ino
+    with pytest.raises(CheckpointError, match=r"README\.md"):
+        pruned.save_pretrained(folder)
+    assert (folder / "model.safetensors").stat().st_ino == before

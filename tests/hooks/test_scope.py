@@ -302,3 +302,16 @@ def test_without_a_block_nothing_is_carried():
     """A function of an ordinary thread stays the very function."""
     function = nn.Linear(1, 1)
     assert carried(function) is function
+
+
+def test_a_block_that_another_thread_ended_is_over(model):
+    """Also for what gradient checkpointing computes again: the thread that opened it has nothing left of it."""
+    block, layer = hp.masked(model, masks_of(model)[1]), model.bert.encoder.layer[1]
+    block.__enter__()
+    other = threading.Thread(target=block.__exit__, args=(None, None, None))
+    other.start()
+    other.join()
+    with hp.masked(model, masks_of(model)[0]):
+        inputs = torch.randn(2, 4, 32, requires_grad=True)
+        checkpoint(lambda y: _first(layer(y)), inputs, use_reentrant=False).sum().backward()
+    assert inputs.grad is not None

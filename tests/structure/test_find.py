@@ -178,3 +178,31 @@ def test_a_model_around_a_pruned_one_is_not_pruned():
     mask = hp.HeadMask.full(hp.find_heads(outer, example=example)).without("encoder.1:0")
     with pytest.raises(UnsupportedModelError, match=r"get_submodule\('parts\.0'\)"):
         hp.prune_(outer, mask, example=example)
+
+
+class Dressed(Wrapped):
+    """A wrapper that shows the config of the model in it, as many do."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.config = inner.config
+
+
+def test_a_wrapper_with_the_config_of_its_model_is_no_pruned_model():
+    """Its config tells of blocks that are not where it says, and heads were counted anew."""
+    model = tiny_model("bert")
+    hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without("encoder.0:0", "encoder.1"))
+    heads = hp.find_heads(Dressed(model), example=example_inputs(model))
+    assert {site.id: site.kept for site in heads} == {"encoder.0": (1, 2, 3), "encoder.1": ()}
+
+
+def test_a_block_out_of_a_pruned_model_has_no_numbers():
+    """A layer in another module, a tower, an encoder by itself: nothing tells which heads are left."""
+    bert, clip, t5 = tiny_model("bert"), tiny_model("clip"), tiny_model("t5")
+    for model, gone in ((bert, "encoder.0:0"), (clip, "vision.encoder.0:1"), (t5, "encoder.1:1")):
+        hp.prune_(model, hp.HeadMask.full(hp.find_heads(model)).without(gone))
+    layer = nn.Sequential(bert.bert.embeddings, bert.bert.encoder.layer[0])
+    for part, example in ((layer, {"input": torch.tensor([[3, 4, 5]])}), (clip.vision_model, None), (t5.encoder, None)):
+        with pytest.raises(UnsupportedModelError, match="lost heads as a part of another model"):
+            hp.find_heads(part, example=example)
+    assert len(hp.find_heads(clip.text_model)) == 8

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy
@@ -131,3 +133,44 @@ def test_looking_keeps_gradients_and_modes():
     assert state.changes() == []
     after = [p.grad for p in model.parameters()]
     assert all((a is None and b is None) or a.equal(b) for a, b in zip(after, grads, strict=True))
+
+
+def test_what_other_threads_put_on_a_model_is_theirs():
+    """A mask that is opened beside a long run stays when the run ends, one that is closed stays closed, and who waits
+    for a model is woken up."""
+    model = tiny_model("bert")
+    full = hp.HeadMask.full(hp.find_heads(model))
+    first, second = hp.masked(model, full.without("encoder.0:1")), hp.masked(model, full.without("encoder.1"))
+    plain = answer_of(model)
+    with first:
+        expected_first = answer_of(model)
+    first = hp.masked(model, full.without("encoder.0:1"))
+    second.__enter__()
+    with same_attributes(model) as state:
+        first.__enter__()
+        second.__exit__(None, None, None)
+        assert state.changes() == []
+    assert difference(answer_of(model), expected_first).largest == 0.0
+    first.__exit__(None, None, None)
+    assert difference(answer_of(model), plain).largest == 0.0
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    over = threading.Event()
+    model.bert.register_forward_pre_hook(Waits(over))
+    with same_attributes(model):
+        waiting = threading.Thread(target=over.wait, args=(30,))
+        waiting.start()
+        while not over._cond._waiters:
+            time.sleep(0.01)
+    over.set()
+    waiting.join(5)
+    assert not waiting.is_alive()
+
+
+class Waits:
+    """A hook that makes others wait."""
+
+    def __init__(self, over: threading.Event) -> None:
+        self.over = over
+
+    def __call__(self, module, args):
+        pass

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch.nn.utils import prune as torch_prune
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BertConfig, BertModel
 
 import headprune as hp
@@ -143,3 +144,25 @@ def test_a_model_that_is_broken_is_not_said_to_be_coupled():
         hp.prune_(model, full_mask(model).without("encoder.0:1"))
     with pytest.raises(HeadpruneError, match="loss is nan"):
         hp.score(model, [{"input_ids": torch.tensor([[3, 4, 5]]), "labels": torch.tensor([1])}])
+
+
+def _sparse(projection):
+    projection.weight = torch.nn.Parameter(projection.weight.detach().to_sparse(), requires_grad=False)
+
+
+def _computed(projection):
+    torch_prune.l1_unstructured(projection, "weight", 0.3)
+
+
+@pytest.mark.parametrize("change", [_sparse, _computed], ids=["sparse", "made anew in every run"])
+@pytest.mark.parametrize(("family", "path"), [("bert", "layer.0.attention.self.query"), ("gpt2", "h.0.attn.c_attn")])
+def test_weights_that_are_no_plain_matrix_are_refused_by_name(family, path, change):
+    """Sparse ones stopped with an error of torch."""
+    model = tiny_model(family)
+    projection = next(module for name, module in model.named_modules() if name.endswith(path))
+    if family == "gpt2" and change is _sparse:
+        pytest.skip("its layer does not run with a sparse weight")
+    change(projection)
+    site = hp.find_heads(model).sites[0].id
+    with pytest.raises(UnsupportedModelError, match=rf"{path}: the weight of this .* is no plain matrix"):
+        hp.prune_(model, full_mask(model).without(f"{site}:1"))

@@ -52,9 +52,16 @@ def pruned_parts(model: nn.Module) -> list[tuple[str, nn.Module, Entry]]:
             continue
         if any(path.startswith(prefix) for prefix, _, _ in found):
             continue
-        if (entry := read(part)) is not None:
+        if (entry := read(part)) is not None and _is_of(part, entry):
             found.append((f"{path}." if path else "", part, entry))
     return found
+
+
+def _is_of(part: nn.Module, entry: Entry) -> bool:
+    """Whether an entry speaks of this module, and not of one inside that shares its config with a wrapper."""
+    if hasattr(part, "post_init") or vars(part).get("_headprune_record"):
+        return True
+    return any(find_module(part, site.path) is not None for site in recorded_heads(entry))
 
 
 def stored_entry(folder: Path, name: str) -> Entry | None:
@@ -125,9 +132,14 @@ def mark_pruned(block: nn.Module) -> None:
     vars(block)["_headprune_pruned"] = True
 
 
+def is_marked(block: nn.Module) -> bool:
+    """Whether heads are missing from it, as far as it is remembered there."""
+    return bool(vars(block).get("_headprune_pruned"))
+
+
 def unrecorded_blocks(model: nn.Module) -> list[str]:
     """Pruned blocks that no config entry would tell of if this model were saved now."""
-    pruned = {path for path, module in model.named_modules() if vars(module).get("_headprune_pruned")}
+    pruned = {path for path, module in model.named_modules() if is_marked(module)}
     if not pruned:
         return []
     saved = {id(config) for config in configs(getattr(model, "config", None))}
@@ -230,6 +242,16 @@ def remembered_sites(model: nn.Module, found: Mapping[str, Site], *, neurons: bo
             recorded[path] = dataclasses.replace(site, path=path, output=output)
         sites |= _named_as_whole(model, prefix, recorded, found) if prefix else recorded
     return sites
+
+
+def check_recorded(model: nn.Module, sites: Mapping[str, Site]) -> None:
+    """A block that lost heads as a part of another model has no numbers for those that are left."""
+    for path, site in sites.items():
+        if is_marked(model.get_submodule(path)) and site.num_heads == site.original_num_heads:
+            raise UnsupportedModelError(
+                f"{path} lost heads as a part of another model, and no config in {type(model).__name__} tells which: "
+                "their numbers are not known. Find, mask and prune heads of the model that was pruned."
+            )
 
 
 def _named_as_whole(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from headprune import files
+from headprune.checkpoint import config_entry
 from headprune.errors import CheckpointError, FileFormatError
 
 fcntl: Any
@@ -33,6 +34,8 @@ log = logging.getLogger("headprune")
 PREFIX = ".headprune-save-"
 JOURNAL, NEW = "journal.json", "new"
 CONFIG = "config.json"
+WEIGHTS = ".safetensors"
+NOTE = ".headprune.json"  # in a model folder: which command made it, and a key of what it was asked
 MOST_BYTES, MOST_NAMES = 1 << 20, 10_000  # of a journal, which may come with a folder from anywhere
 
 Goes = Callable[[list[str]], list[str]]  # what must go, given the names that come
@@ -80,6 +83,34 @@ def finish_interrupted(folder: str | os.PathLike[str] | None) -> None:
             _settle_all(target, is_ours)
 
 
+def model_files(folder: str | os.PathLike[str] | None) -> list[tuple[str, int, int]]:
+    """The config and weights of a folder, as they are now; nothing for a name on the hub."""
+    try:
+        with os.scandir(folder) as entries:
+            wanted = sorted(entry.path for entry in entries if entry.name == CONFIG or entry.name.endswith(WEIGHTS))
+    except (OSError, ValueError, TypeError):
+        return []
+    found = []
+    for path in wanted:
+        with contextlib.suppress(FileNotFoundError):  # gone since: somebody is saving
+            now = Path(path).stat()
+            found.append((path, now.st_ino, now.st_mtime_ns))
+    return found
+
+
+def check_unchanged(
+    folder: str | os.PathLike[str] | None, before: list[tuple[str, int, int]], given: config_entry.Entry | None
+) -> None:
+    """Nobody saved another model into the folder since its config was read: its heads would be counted by that one."""
+    if not before or folder is None:
+        return
+    with contextlib.suppress(OSError, ValueError):  # at this moment there is no config: somebody is saving
+        stored = config_entry.stored_entry(Path(folder), config_entry.ENTRY)
+        if model_files(folder) == before and given in (None, stored):
+            return
+    raise CheckpointError(f"Another model was saved into '{folder}' while it was being loaded. Load it again.")
+
+
 def _unfinished(target: Path) -> list[Path]:
     try:
         with os.scandir(target) as entries:
@@ -90,12 +121,14 @@ def _unfinished(target: Path) -> list[Path]:
 
 
 def _settle_all(target: Path, is_ours: bool | None) -> None:
+    removed = 0
     for work in _unfinished(target):
         is_committed = (work / JOURNAL).is_file()
         if not is_committed and not is_ours:
             continue  # maybe another process is writing there
         try:
             _settle(target, work, found_later=True)
+            removed += not is_committed
         except OSError as error:
             if not is_committed:
                 continue  # litter in a folder that cannot be written harms nobody
@@ -103,6 +136,8 @@ def _settle_all(target: Path, is_ours: bool | None) -> None:
                 f"A save into '{target}' was interrupted, and cannot be finished: {error}. What it wrote is in '{work}'"
                 "; make the folder writable, or free space on its disk, and try again."
             ) from error
+    if removed:
+        log.warning("What an interrupted save left in '%s' is removed; the model there is the one before it.", target)
 
 
 def _commit(work: Path, goes: Goes) -> None:
@@ -136,8 +171,6 @@ def _settle(target: Path, work: Path, *, found_later: bool = False) -> None:
         if found_later:
             told = "was given up: the model there is newer" if overtaken else "is finished now"
             log.warning("A save into '%s' had been interrupted; it %s.", target, told)
-    elif found_later:
-        log.warning("What an interrupted save left in '%s' is removed; the model there is the one before it.", target)
     shutil.rmtree(work, ignore_errors=True)
 
 
@@ -181,7 +214,8 @@ def _read(journal: Path) -> tuple[list[str], list[str]]:
 
 
 def _is_name(name: object) -> bool:
-    if not isinstance(name, str) or name in ("", ".", "..") or name.startswith(PREFIX):
+    """No hidden one but ours: a folder from anywhere may lie in a place where such files steer other programs."""
+    if not isinstance(name, str) or not name or (name.startswith(".") and name != NOTE):
         return False
     return not any(mark in name for mark in ("/", "\\", "\0"))
 

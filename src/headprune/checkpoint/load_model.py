@@ -7,11 +7,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headprune import limits
 from headprune.errors import CheckpointError, HeadpruneError
 from headprune.types import Config
 
 if TYPE_CHECKING:
     from torch import nn
+
+PARSED = (".json", ".jinja", ".txt", ".model")
 
 log = logging.getLogger("headprune")
 
@@ -21,6 +24,7 @@ def load_model(name: str, device: str, *, trust_remote_code: bool = False) -> nn
     import transformers
 
     quiet_transformers()
+    check_sizes(Path(name))
     try:
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         cls = model_class(config)
@@ -34,6 +38,16 @@ def load_model(name: str, device: str, *, trust_remote_code: bool = False) -> nn
         return model.to(device)
     except (RuntimeError, AssertionError) as error:
         raise HeadpruneError(f"The device '{device}' cannot be used: {error}. Try --device cpu.") from error
+
+
+def check_sizes(folder: Path) -> None:
+    """Files that transformers parses whole are no larger than such files are."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        size = path.stat().st_size if path.name.endswith(PARSED) and path.is_file() else 0
+        if size > limits.JSON_BYTES:
+            raise CheckpointError(
+                f"'{path}' has {size} bytes; expected at most {limits.JSON_BYTES}. It is no file of a model."
+            )
 
 
 def cannot_load(name: str, error: Exception) -> CheckpointError:

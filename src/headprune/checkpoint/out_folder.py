@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from headprune import files, limits
-from headprune.checkpoint.exchange import CONFIG, exchange, finish_interrupted
+from headprune.checkpoint.exchange import CONFIG, NOTE, exchange, finish_interrupted
 from headprune.checkpoint.pretrained import stale
 from headprune.errors import CheckpointError, FileFormatError
 from headprune.files import check_inside, open_regular
@@ -29,13 +30,18 @@ RESULTS = (*TRAINED, "evaluation.json", "shrink.json", RESULT)
 CARD = "README.md"
 TEXTS = (".json", ".jsonl", ".txt", ".md", ".model", ".jinja", ".yaml", ".yml", ".csv", ".tsv")
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx", ".h5", ".msgpack", ".ot", ".pt", ".pth", ".index.json")
-NOTE = ".headprune.json"  # in a model folder: which command made it, and a key of what it was asked
 UNFINISHED = ("run.json", "subwords", "symbols")  # in OUT/checkpoints, of a training of ours
 # What commands leave in a folder, by which it is known as one of ours.
 MADE = {
     *RESULTS, "ablation.json", "curve.json", "demo.json", "diff.json", "functions.json", "gates.json", "heads.json",
     "run.json", "scores.json", "settings.json", "trials", "unfinished", "verdict.json",
 }  # fmt: skip
+# Names that others give to their files as well: what ours have in them.
+COMMON = {
+    "heads.json": "headprune.heads", "run.json": '"runs"', "scores.json": "headprune.scores",
+    "settings.json": '"epochs"', "verdict.json": "headprune.verdict",
+}  # fmt: skip
+TRIAL = re.compile(r"[0-9a-f]{16}\.json")
 BEGUN = {"lock", "trials", "work"}  # all that a run has that was killed before its first result
 WITHOUT_RESULT = ("export",)  # commands that leave a model, and no COMMAND.json beside it
 NOT_ASKED = ("out", "force", "device", "picture")  # no part of what a model is
@@ -93,9 +99,19 @@ def _is_ours(folder: Path, there: list[str]) -> bool:
     """Whether a command was at work in the folder, or in one in it, as a study with several models has them; also one
     that was killed before it had written anything."""
     filled = [name for name in there if not (folder / name).is_dir() or any((folder / name).iterdir())]
-    if MADE.intersection(filled) or BEGUN.issuperset(filled):
-        return True
+    if any(_is_made(folder / name) for name in MADE.intersection(filled)) or BEGUN.issuperset(filled):
+        return all(name != "trials" or _is_made(folder / name) for name in filled)
     return any(_noted(place)[0] or _is_unfinished(place) for place in (folder, *(folder / name for name in filled)))
+
+
+def _is_made(path: Path) -> bool:
+    """Whether a file with a name that commands give is one of theirs."""
+    try:
+        if path.name == "trials":
+            return all(TRIAL.fullmatch(inner.name) or inner.name.startswith(".") for inner in path.iterdir())
+        return path.name not in COMMON or COMMON[path.name] in files.bounded_text(path)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def check_room(folder: Path, size: int, what: str) -> None:
@@ -242,13 +258,15 @@ def _save_tokenizer(name: str, target: Path) -> None:
 
 def check_writable(folder: Path, source: str | None = None) -> Path:
     """Find out before the work, not after it. What took training to make is not replaced by what is made of it."""
-    if source is not None and Path(source).is_dir() and folder.resolve() == Path(source).resolve():
-        raise CheckpointError(f"--out '{folder}' is the model itself, which would be lost. Choose another --out.")
-    existing = folder
-    while not existing.exists():
-        existing = existing.parent
+    try:
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        meant = folder.resolve()
+    except (OSError, RuntimeError) as error:  # a link in a circle, a name that is too long
+        raise CheckpointError(f"'{str(folder)[:200]}' cannot be written: {error}. Choose another --out.") from error
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise CheckpointError(
             f"'{folder}' cannot be written: '{existing}' is not a writable folder. Choose another --out."
         )
+    if source is not None and Path(source).is_dir() and meant == Path(source).resolve():
+        raise CheckpointError(f"--out '{folder}' is the model itself, which would be lost. Choose another --out.")
     return folder

@@ -17,9 +17,9 @@ from torch import nn
 from headprune import limits
 from headprune.checkpoint import config_entry, gated, v4
 from headprune.checkpoint.config_entry import GATES_ENTRY, V4_ENTRY, Entry, note_pruned_heads, recorded_heads
-from headprune.checkpoint.exchange import exchange, finish_interrupted
+from headprune.checkpoint.exchange import check_unchanged, exchange, finish_interrupted, model_files
 from headprune.errors import CheckpointError, FileFormatError, HeadpruneError
-from headprune.files import markdown_text
+from headprune.files import check_inside, markdown_text, open_regular
 from headprune.heads import Site
 from headprune.heads.headmap import NEURONS, SiteName, head_lists
 from headprune.hooks import JOINED_HEADS, is_gated
@@ -48,6 +48,7 @@ def restore_(model: nn.Module) -> None:
         untie_removed_(model)
         for site in config_entry.recorded_heads(entry):
             place = config_entry.find_module(model, site.path)
+            _check_whole(model, site, has_block=place is not None)
             if place is not None and site.num_heads != site.original_num_heads:
                 config_entry.mark_pruned(place[1])
         note_pruned_heads(model.config, config_entry.recorded_heads(entry).attention)
@@ -68,6 +69,7 @@ def from_pretrained(
     finish_interrupted(name)  # a config that was given may be of another folder
     if not _tells_of_heads(cls, name, kwargs):
         return original(cls, name, *args, **kwargs)
+    before, given = model_files(name), _read_earlier(name, kwargs.get("config"))
     wants_info = kwargs.pop("output_loading_info", False)
     try:
         model, info = original(cls, name, *args, output_loading_info=True, **kwargs)
@@ -80,6 +82,7 @@ def from_pretrained(
             f"Save the pruned model again. (If {cls.__name__} is a part of it, load the whole and take the part.)"
         ) from error
     entry = config_entry.read(model)
+    check_unchanged(name, before, given)
     if entry is not None:
         _check_loaded(name, model, entry, info)
         freeze_stored_(model, entry)
@@ -99,6 +102,12 @@ def _tells_of_heads(cls: type[PreTrainedModel], name: str | Path | None, kwargs:
         return _has_entry(stored)
     except Exception:  # whatever is wrong with it, loading it says so
         return False
+
+
+def _read_earlier(name: str | Path | None, config: object) -> Entry | None:
+    """The entry of a config that was read from the same folder before, as the Auto classes do."""
+    entry: Entry | None = getattr(config, config_entry.ENTRY, None)
+    return entry if str(getattr(config, "_name_or_path", "")) == str(name) else None
 
 
 def _has_entry(stored: Entry) -> bool:
@@ -167,6 +176,17 @@ def _other_edits_agree(edits: Edits, site: Site) -> bool:
     if site.num_heads:
         return all(cut == site.kept for cut in cuts)
     return all(len(cut) == 1 and cut[0] < site.original_num_heads for cut in cuts)
+
+
+def _check_whole(model: nn.Module, site: Site, *, has_block: bool) -> None:
+    """This class has the block and its output projection, or neither: else the heads that are left had no numbers."""
+    path, _, last = site.output.rpartition(".")
+    projection = path if last == JOINED_HEADS else site.output
+    if has_block != (config_entry.find_module(model, projection) is not None):
+        raise CheckpointError(
+            f"The config says that {site.id} is {site.path[:80]!r} with the projection {projection[:80]!r}; this model "
+            "has one of them. The 'headprune' entry was edited by hand: save the pruned model again."
+        )
 
 
 def _inside(path: str, block: str) -> bool:
@@ -251,10 +271,22 @@ def save_beside(target: Path, save: Callable[[Path], object], card: Callable[[st
     """Save into a new folder on the same disk, and exchange what is in the target for it. A failure leaves the target
     as it was. `card` makes the model card from the one that is there."""
     with exchange(target, lambda names: stale(names, target)) as new:
+        before = _old_card(target)
         save(new)
-        old_card = target / "README.md"
-        before = old_card.read_text(encoding="utf-8", errors="replace") if old_card.is_file() else ""
         (new / "README.md").write_text(card(before), encoding="utf-8")
+
+
+def _old_card(folder: Path) -> str:
+    """The model card that is there, if it is a file of this folder: what a link leads to was not meant to be copied."""
+    path = folder / "README.md"
+    if not path.is_symlink() and not path.exists():
+        return ""
+    try:
+        check_inside(path, folder)
+        with open_regular(path, limits.TEXT_BYTES) as file:
+            return file.read(limits.TEXT_BYTES).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise CheckpointError(f"The card in the folder cannot be taken along: {error}. Remove it.") from error
 
 
 def stale(names: list[str], target: Path) -> list[str]:

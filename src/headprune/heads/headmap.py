@@ -78,6 +78,7 @@ class Site:
             raise FileFormatError(
                 f"Site {values['id']!r}: component is {values['component']!r}, expected one of {COMPONENTS}."
             )
+        _check_name(values)
         most = limits.NEURONS if values["component"] == NEURONS else limits.HEADS
         heads, channels = values["original_num_heads"], values["original_num_heads"] * max(1, values["head_dim"])
         if heads > most or channels > limits.NEURONS:
@@ -107,6 +108,21 @@ class Site:
         if not alone and sorted(head for group in site.groups for head in group) != sorted(site.kept):
             raise FileFormatError(f"Site '{site.id}': its groups {site.groups} do not hold exactly its heads.")
         return site
+
+
+def _check_name(values: Mapping[str, Any]) -> None:
+    """The id says what the rest says, and no text of a site does more than stand there (codes of a terminal, signs that
+    turn the direction of writing)."""
+    tower = f"{values['tower']}." if values["tower"] else ""
+    expected = f"{tower}{values['component']}.{values['layer']}"
+    first, mark, number = values["id"].partition("#")
+    if first != expected or (mark and not (number.isascii() and number.isdecimal())):
+        raise FileFormatError(
+            f"A site has the id {values['id'][:80]!r}; by its tower, component and layer, expected {expected[:80]!r}."
+        )
+    for name in ("id", "path", "output"):
+        if not values[name].isprintable():
+            raise FileFormatError(f"A site's {name} is {values[name][:80]!r}; expected a name.")
 
 
 @dataclass(frozen=True)
@@ -243,7 +259,10 @@ class HeadMap:
             )
         try:
             left_alone = tuple(
-                Skipped(str(item["path"]), str(item["reason"]), bool(item.get("has_heads", True))) for item in skipped
+                Skipped(
+                    files.printable(item["path"]), files.printable(item["reason"]), bool(item.get("has_heads", True))
+                )
+                for item in skipped
             )
         except (TypeError, KeyError) as error:
             raise FileFormatError("A skipped block of a head map has a path and a reason.") from error
@@ -253,7 +272,7 @@ class HeadMap:
             if len(set(values)) < len(values):
                 twice = next(value for value, count in Counter(values).items() if count > 1)
                 raise FileFormatError(f"Two sites of a head map have the {name} '{twice[:80]}'; expected one.")
-        return cls(read, skipped=left_alone, model_type=str(content.get("model_type", "")))
+        return cls(read, skipped=left_alone, model_type=files.printable(content.get("model_type", "")))
 
     def to_json(self) -> str:
         return files.dump("heads", self.to_dict())
@@ -330,7 +349,7 @@ class SiteName:
     def parse(cls, site: str) -> SiteName:
         before, _, layer = site.partition("#")[0].rpartition(".")
         tower, _, component = before.rpartition(".")
-        if not component or not layer.isdecimal() or len(layer) > DIGITS:
+        if not component or not (layer.isascii() and layer.isdecimal()) or len(layer) > DIGITS:
             raise UnknownNameError(f"'{site}' is not the name of a site. Expected one like 'encoder.3'.")
         return cls(tower or None, component, int(layer))
 

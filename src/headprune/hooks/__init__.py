@@ -45,7 +45,7 @@ from headprune.hooks.persistent import (
 from headprune.hooks.precision import raised_to_double
 from headprune.hooks.relevance import relevance_rules
 from headprune.hooks.replay import Recording, recorded, replayed
-from headprune.hooks.scope import alone_with, called_projections, joined_heads, scoped_hooks, settled
+from headprune.hooks.scope import alone_with, called_projections, is_of_hooks, joined_heads, scoped_hooks, settled
 from headprune.hooks.tracing import AttentionEvent, Call, SavedCall, Watch, recorded_attention, watched
 from headprune.hooks.unfused_attention import FORMS, JOINED_HEADS, JoinedHeads, keep_open_
 
@@ -82,6 +82,7 @@ __all__ = [
     "gate_projections_",
     "heard_inputs",
     "is_gated",
+    "is_of_hooks",
     "joined_heads",
     "keep_open_",
     "layer_calls",

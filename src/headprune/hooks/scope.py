@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from headprune import patches
 from headprune.errors import MaskError, UnsupportedModelError
-from headprune.hooks.unfused_attention import BARE_OUTPUT, opened
+from headprune.hooks.unfused_attention import BARE_OUTPUT, JoinedHeads, Unfused, opened
 from headprune.structure.adapters import unfused_attention
 from headprune.types import Args, Function
 
@@ -84,7 +84,7 @@ def own_scope(*, alters: bool = False) -> Iterator[Scope]:
             _scopes.set((*_scopes.get(), scope))
             yield scope
     finally:
-        _scopes.set(tuple(other for other in _scopes.get() if other is not scope))
+        _scopes.set(tuple(other for other in _scopes.get() if other is not scope and other.is_open))
         scope.close()
 
 
@@ -101,7 +101,7 @@ def outside_scopes() -> Iterator[None]:
 
 def carried(function: Function) -> Function:
     """The function in the scopes of the context that asks for it, whichever thread runs it, and when."""
-    scopes = _scopes.get()
+    scopes = tuple(scope for scope in _scopes.get() if scope.is_open)  # one that another thread ended is no concern
     if not scopes:
         return function
 
@@ -120,6 +120,11 @@ def carried(function: Function) -> Function:
     return run
 
 
+def is_of_hooks(value: object) -> bool:
+    """Whether something on a module was put there by a block of code, which takes it off when it ends."""
+    return isinstance(value, ScopedHook | Barrier | JoinedHeads | Unfused)
+
+
 def scoped_hooks(model: nn.Module, kind: type[object]) -> Iterator[ScopedHook]:
     """Hooks of a kind that blocks of any context have put before modules of the model."""
     for module in model.modules():
@@ -131,7 +136,7 @@ def scoped_hooks(model: nn.Module, kind: type[object]) -> Iterator[ScopedHook]:
 _alone = threading.RLock()  # one for all models: of two that share a part, two threads would wait for each other
 
 
-class _Barrier:
+class Barrier:
     """Before a model's forward: other threads wait until the block ends."""
 
     def __init__(self) -> None:
@@ -166,7 +171,7 @@ def alone_with(model: nn.Module, what: str) -> Iterator[None]:
         if any(id(model) in others for others in _taken):  # by this thread: others wait for the lock
             yield
             return
-        barrier = _Barrier()
+        barrier = Barrier()
         with _numbering:
             wholes = [module for module in modules.values() if module is model or hasattr(module, "post_init")]
             handles = [module.register_forward_pre_hook(barrier, prepend=True) for module in wholes]
@@ -205,7 +210,7 @@ def _owners(top: FrameType | None) -> list[object]:
     while frame is not None:
         owner = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
         frame = frame.f_back
-        if isinstance(owner, _Barrier):
+        if isinstance(owner, Barrier):
             found.clear()
             while frame is not None and frame.f_code.co_name in _CALLS:
                 frame = frame.f_back

@@ -45,8 +45,9 @@ def find_heads(model: nn.Module, example: Batch | None = None, *, neurons: bool 
     if example is not None and not isinstance(example, Mapping):
         raise ExampleError(f"The example is a {type(example).__name__}; expected a table of model inputs.")
     model = unwrapped(model)
-    known = known_heads(model, neurons=neurons) if example is None else None
-    return known if known is not None else model_structure(model, example, neurons=neurons).heads
+    with settled():
+        known = known_heads(model, neurons=neurons) if example is None else None
+        return known if known is not None else model_structure(model, example, neurons=neurons).heads
 
 
 def find_parts(model: nn.Module, parts: str) -> tuple[HeadMap, HeadMap]:
@@ -244,6 +245,7 @@ def _structure(
         part.output: _neuron_site(part, name) for part, name in zip(parts, name_neurons(model, parts), strict=True)
     }
     sites |= config_entry.remembered_sites(model, sites, neurons=neurons)
+    config_entry.check_recorded(model, sites)
     model_type = str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)
     emptied = [site.path for site in sites.values() if not site.num_heads]
     left = tuple(item for item in skipped if not any(_related(item.path, path) for path in emptied))

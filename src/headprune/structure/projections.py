@@ -77,24 +77,30 @@ def input_width(module: nn.Module) -> int:
 
 def why_not_sliceable(module: nn.Module) -> str | None:
     """Why a projection cannot be cut, with what to do about it; None if it can."""
-    if layout(module) is not None:
+    name = type(module).__name__
+    if isinstance(module, JoinedHeads) or (layout(module) is not None and _plain(module)):
         if module.weight.is_meta:
             return "its weights are not in memory (meta device or offloaded). Load the model without offloading first."
         return None
     if hasattr(module, "base_layer"):
         return "it carries an adapter such as LoRA. Merge it first: model = model.merge_and_unload()."
-    name = type(module).__name__
+    if type(module) is nn.Linear or name == "Conv1D":
+        return (
+            f"the weight of this {name} is no plain matrix: it is sparse or packed, or made anew in every run from "
+            "others (torch.nn.utils.prune, weight norm). Make it one: to_dense(), prune.remove, remove_weight_norm."
+        )
     return (
         f"{name} is not a plain linear layer, and headprune cuts no other. If the model is quantised, prune the "
         "unquantised one, save it, and quantise it while loading."
     )
 
 
-def _plain(module: nn.Linear) -> bool:
-    """Tensor subclasses (torchao and others) keep numbers in a packed form that cannot be indexed."""
-    from torch.nn.parameter import Parameter
-
-    return type(module.weight) in (Parameter,) and type(module.weight.data).__name__ == "Tensor"
+def _plain(module: nn.Module) -> bool:
+    """Tensor subclasses (torchao and others) and sparse tensors keep numbers in a packed form that cannot be indexed;
+    a weight that is no parameter is made anew from others in every run."""
+    found = module.weight
+    is_matrix = type(found) is nn.Parameter and type(found.data).__name__ == "Tensor"
+    return is_matrix and found.layout is torch.strided
 
 
 def matrix(module: nn.Module) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headprune.errors import ExampleError, HeadpruneError, UnsupportedModelError
-from headprune.hooks import SavedCall
+from headprune.hooks import SavedCall, is_of_hooks
 from headprune.types import Batch, Kwargs
 
 
@@ -192,6 +192,9 @@ def answer_tensors(answer: object) -> Iterator[Tensor]:
 
 _CONTAINERS = (dict, collections.OrderedDict, collections.defaultdict, list, set, collections.deque)
 _CLOSED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, weakref.ref)
+# Threads that run the model beside this one wait with these, and put these on it: what changes in them is theirs.
+_SHARED = ("torch", "weakref", "threading", "_thread", "queue", "concurrent", "asyncio", "multiprocessing", "logging")
+_FLAGS_OF_HOOKS = ("_with_kwargs", "_always_called")  # by the numbers of hooks, which come and go
 _DEPTH = 8  # objects inside objects, counted from the module that holds them
 
 
@@ -211,7 +214,7 @@ class ModelState:
     def _note(self, name: str, value: Any, depth: int) -> None:
         if type(value) in (str, int, float, bool, types.NoneType) or isinstance(value, (*_CLOSED, nn.Parameter)):
             return
-        if id(value) in self._seen or depth > _DEPTH:
+        if id(value) in self._seen or depth > _DEPTH or is_of_hooks(value):
             return
         self._seen[id(value)] = value
         if isinstance(value, Tensor):
@@ -227,9 +230,9 @@ class ModelState:
         elif isinstance(value, nn.Module):
             self._tables.append((name, vars(value), dict(vars(value))))
             for key, item in vars(value).items():
-                if key != "_parameters":
+                if key != "_parameters" and not key.endswith(_FLAGS_OF_HOOKS):
                     self._note(f"{name}.{key}", item, 1)
-        elif hasattr(value, "__dict__") and not type(value).__module__.startswith(("torch", "weakref")):
+        elif hasattr(value, "__dict__") and not type(value).__module__.startswith(_SHARED):
             self._note(name, vars(value), depth)
 
     def changes(self) -> list[str]:
@@ -254,17 +257,32 @@ class ModelState:
         for _, table, before in self._tables:
             if not _differs(table, before):
                 continue
-            table.clear()
-            table.extend(before) if isinstance(table, list | collections.deque) else table.update(before)
+            _put_back(table, before)
         for _, tensor, version, before in self._tensors:
             if _rewritten(tensor, version, before):
                 with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                     tensor.data = before.clone() if tensor.shape != before.shape else tensor.data.copy_(before)
 
 
+def _put_back(table: Any, before: Any) -> None:
+    if isinstance(table, dict):
+        ours = {key: value for key, value in table.items() if is_of_hooks(value)}
+        table.clear()
+        table.update(_without_hooks(before) | ours)
+        return
+    table.clear()
+    table.extend(before) if isinstance(table, list | collections.deque) else table.update(before)
+
+
+def _without_hooks(table: dict[Any, Any]) -> dict[Any, Any]:
+    """Without what blocks of code put on the model, of this or another thread, and take off themselves."""
+    return {key: value for key, value in table.items() if not is_of_hooks(value)}
+
+
 def _differs(table: Any, before: Any) -> bool:
     if isinstance(table, dict):
-        return list(table) != list(before) or any(table[key] is not value for key, value in before.items())
+        now, then = _without_hooks(table), _without_hooks(before)
+        return list(now) != list(then) or any(now[key] is not value for key, value in then.items())
     if isinstance(table, set):
         return bool(table != before)
     return len(table) != len(before) or any(a is not b for a, b in zip(table, before, strict=True))

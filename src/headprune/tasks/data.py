@@ -106,9 +106,11 @@ def load_processor(task: Task, name: str) -> Processor | None:
         processor = getattr(transformers, task.processor_class).from_pretrained(name)
     except ImportError as error:
         raise MissingExtraError(f"The tokenizer of '{name}' needs a package that is not installed: {error}") from error
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # none there, or one that is damaged: whatever its reader stumbles over
         kind = "tokenizer" if task.processor_class == "AutoTokenizer" else "image processor"
-        raise DataError(f"'{name}' has no {kind} ({error}). Save one into the model's folder.") from error
+        raise DataError(
+            f"'{name}' has no {kind} that can be read ({error}). Save one into the model's folder."
+        ) from error
     if task.processor_class != "AutoTokenizer":
         return processor
     return ready_tokenizer(processor, takes_words=task.takes_words)

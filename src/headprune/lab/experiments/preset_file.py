@@ -27,6 +27,8 @@ def read_preset(
     """A preset from the text of a file; what is wrong with it is told with the line. `shared` are steps by scale. One
     that was run already (`is_old`) need not be one that can be run: its options may be those of another version."""
     try:
+        if any(line.count(".") > limits.DOTS for line in text.splitlines()):
+            raise ValueError(f"a line with more than {limits.DOTS} dots")
         content = tomllib.loads(text)
         _check_sizes(content)
     except (ValueError, RecursionError) as error:
