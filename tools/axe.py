@@ -1,33 +1,31 @@
-"""axe-core for the tests in a browser: one file of a pinned tarball, checked by its hash; no node is needed."""
+"""axe-core for the tests in a browser: one file out of a pinned wheel that carries it, checked by its hash.
+Neither node nor the wheel's own dependencies are needed."""
 
 from __future__ import annotations
 
-import hashlib
-import io
+import subprocess
 import sys
-import tarfile
-import urllib.request
+import tempfile
+import zipfile
 from pathlib import Path
 
-VERSION = "4.10.3"  # MPL-2.0; only tests use it
-ADDRESS = f"https://registry.npmjs.org/axe-core/-/axe-core-{VERSION}.tgz"
-SHA256 = "0f2b4d7dcdf7d1219df8d1959ad68e565f51d14c3f0d88bb71cd59abeb956292"
-INSIDE = "package/axe.min.js"
+# axe-core 4.12.1 (MPL-2.0) inside; only tests use it.
+WHEEL = "axe-playwright-python==0.1.8"
+SHA256 = "fdd263c998388f1a8e67cad02677e612d946248bd44d163be5e8650ea31f95f8"
+INSIDE = "axe_playwright_python/axe.min.js"
 
 
 def fetch(target: Path) -> Path:
     """The script, unless it is there already."""
     if not target.is_file():
-        with urllib.request.urlopen(ADDRESS, timeout=60) as answer:
-            tarball = answer.read()
-        found = hashlib.sha256(tarball).hexdigest()
-        if found != SHA256:
-            sys.exit(f"axe-core {VERSION} has the hash {found}; expected {SHA256}.")
-        with tarfile.open(fileobj=io.BytesIO(tarball)) as archive:
-            file = archive.extractfile(INSIDE)
-            assert file is not None, "the tarball of this hash has it"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read())
+        with tempfile.TemporaryDirectory() as folder:
+            wanted = Path(folder, "axe.txt")
+            wanted.write_text(f"{WHEEL} --hash=sha256:{SHA256}\n", encoding="utf-8")
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            subprocess.run([*pip, "--require-hashes", "-r", str(wanted), "-d", folder], check=True)
+            with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(wheel.read(INSIDE))
     return target
 
 

@@ -38,12 +38,13 @@ class Worth:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """How many times as fast, with the same model against itself."""
+    """How many times as fast; of many rounds with their spread, and the same model against itself. A single pass has
+    neither."""
 
     speedup: float
-    low: float
-    high: float
-    control: float
+    low: float | None = None
+    high: float | None = None
+    control: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

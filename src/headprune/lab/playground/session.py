@@ -115,7 +115,7 @@ class Session:
             with masked(self.model, mask, heads=self.heads), attention_of(self.model, self.heads) as maps:
                 self.model(**inputs)
         sentence = Sentence(tokens=tokens_of(self.tokenizer, ids), maps=packed(maps, 0, len(ids)))
-        speed = Measured(speedup=slow / fast, low=slow / fast, high=slow / fast, control=1.0)
+        speed = Measured(speedup=slow / fast)
         before = self._point("the whole model", self.full)
         return {
             "whole": to_plain(before), "now": {**to_plain(self._point(label, mask)), "speed": to_plain(speed)},

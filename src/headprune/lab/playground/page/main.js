@@ -18,7 +18,7 @@ function cardsOf(way, point) {
   if (whole.parameters) cards.push(card("parameters", pair(count(whole.parameters), count(point.parameters)), fewer(whole.parameters, point.parameters)));
   if (whole.macs) cards.push(card("multiply-adds (MACs)", pair(count(whole.macs), count(point.macs)), fewer(whole.macs, point.macs)));
   const speed = point.speed;
-  if (whole.macs) cards.push(speed ? card("measured speed", `${short(speed.speedup)} × as fast`, `${short(speed.low)} to ${short(speed.high)}; the whole model against itself ${short(speed.control)}`)
+  if (whole.macs) cards.push(speed ? card("measured speed", `${short(speed.speedup)} × as fast`, nothing(speed.control) ? "one pass of each model, no control" : `${short(speed.low)} to ${short(speed.high)}; the whole model against itself ${short(speed.control)}`)
     : card("measured speed", point === whole ? "1 ×" : "not measured", point === whole ? "the whole model" : "only models that shrink made were timed"));
   return cards;
 }
