@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from headprune.checkpoint.load_model import load_model
+from headprune.checkpoint.out_folder import open_out
 from headprune.errors import CheckpointError, FileFormatError
 from headprune.files import loads, read_text, write_text
 from headprune.heads import HeadMap, HeadScores
@@ -57,6 +58,7 @@ def play(options: PlayOptions, progress: Progress = SILENT) -> Played:
         write_text(options.page, page(content))
         write_text(options.page.with_suffix(".json"), content.to_json())
         return Played(content, str(options.page))
+    open_out("play", options)
     server = _server(options, progress)
     progress.tell(f"open {server.address}\nstop with Ctrl-C; models are saved below {options.out}")
     try:

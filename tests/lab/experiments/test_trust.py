@@ -75,4 +75,4 @@ def test_every_path_of_every_job_is_read_or_refused():
                 refused.add(field.name)
     files = {"train_file", "dev_file", "test_file", "corpus"}
     assert read == {"mask", "scores", "checkpoints", "data", "levels", "against", "compare_with", "data_dir"} | files
-    assert refused == {"out"}
+    assert refused == {"out", "keep"}

@@ -11,7 +11,11 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 import headprune as hp
+from headprune.checkpoint.out_folder import open_out
+from headprune.errors import CheckpointError
 from headprune.heads.stored import read_scores
+from headprune.jobs.options.play import PlayOptions
+from headprune.jobs.play import play
 from headprune.lab.playground.server import PlayServer
 from headprune.lab.playground.session import Session
 from headprune.tasks.data import find_task, load_processor
@@ -140,6 +144,14 @@ def test_a_model_is_saved_below_the_folder(server, session):
     status, text = request(server, "POST", f"/{server.token}/save", {"name": "mine", "kept": kept})
     assert status == 400
     assert "already there" in text
+    open_out("play", PlayOptions(model=session.name, out=session.out))  # the folder is one of ours
+
+
+def test_models_are_not_put_beside_what_something_else_made(tmp_path):
+    """It is told before the model is looked for: there is none."""
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(CheckpointError, match=r"did not make: thesis\.tex.*--force"):
+        play(PlayOptions(model="nowhere", out=tmp_path))
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "", ".hidden", "a/b", "x" * 65])

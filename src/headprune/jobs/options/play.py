@@ -27,6 +27,9 @@ class PlayOptions:
     sentence: Annotated[str | None, Option("What the page begins with.")] = None
     port: Annotated[int, Option("Port on 127.0.0.1; 0 takes a free one.", least=0)] = 0
     out: Annotated[Path, Option("Models are saved in folders below this one, and nowhere else.")] = Path("play-out")
+    force: Annotated[
+        bool, Option("Save below --out although something else made that folder. No model is replaced.")
+    ] = False
     page: Annotated[
         Path | None, Option("Write a page that needs no server, with a task's examples, to this .html file instead.")
     ] = None

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from headprune.budgets.budget import Costs, Counted, Selection
-from headprune.checkpoint.out_folder import check_writable, new_model_folder
+from headprune.checkpoint.out_folder import OutFolder, check_writable, new_model_folder
 from headprune.cost.macs import count_macs, count_parameters
 from headprune.cost.measurement import sized_example
 from headprune.errors import BudgetError, CheckpointError, DataError, MaskError
@@ -139,6 +139,7 @@ class Session:
         small = prune_(copy.deepcopy(self.model), mask, about={"by": "hand, in headprune play"})
         with new_model_folder(place, Path(self.name)) as new:
             small.save_pretrained(new)  # type: ignore[operator]
+            OutFolder(place, "play", key="").note(new)
         heads = sum(len(mask.kept(site.id)) for site in self.heads.attention)
         return {"told": f"Saved to {place}: {heads} of {len(self.heads.attention)} heads. Load it as any model, after "
                         "`import headprune`.", "path": str(place)}  # fmt: skip
