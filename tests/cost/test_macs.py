@@ -54,6 +54,18 @@ def test_fused_attention_counts_as_much_as_eager():
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_fused_experts_count_as_much_as_eager_ones(family):
+    """Also as a share: left out, half of the heads would look like more of the model than they are."""
+    counts = []
+    for experts in ("eager", "grouped_mm"):
+        model = tiny_model(family)
+        model.set_experts_implementation(experts)
+        counts.append(count_macs(model, hp.find_heads(model), example_inputs(model)))
+    assert counts[0] == counts[1]
+    assert counts[0].parts["feed_forward"] > 0
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "t5", "vit", "siglip", "gpt_oss"])
 def test_parameters_by_part_add_up(family):
     """Shared ones once."""
