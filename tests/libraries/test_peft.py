@@ -78,6 +78,16 @@ def test_lora_passes_over_emptied_sites(family, targets, tmp_path):
     assert difference(answer_of(adapted.merge_and_unload(), batch), expected).is_small
 
 
+def test_lora_that_names_the_projection_of_an_emptied_site_is_told_what_to_write():
+    """peft shows the layer that it does not know, and the layer says it."""
+    from peft import LoraConfig, get_peft_model
+
+    model = tiny_model("llama")
+    hp.prune_(model, full_mask(model).without("decoder.0"))
+    with pytest.raises(ValueError, match=r"for LoRA: exclude_modules=\[s\.output for s in hp\.find_heads\(model"):
+        get_peft_model(model, LoraConfig(target_modules=["q_proj", "o_proj"]))
+
+
 def test_lora_leaves_out_the_projection_of_an_emptied_site():
     """By its name, as the page of pitfalls says."""
     from peft import LoraConfig, get_peft_model

@@ -1,6 +1,7 @@
 """A release holds what it should, and says truly what it brings along."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tools.release import build, closure, contents, first_minutes, licences, oldest, sbom, typed
 from tools.release.project import ROOT, USER_EXTRAS, commit_time, export, pins, requirements
 
@@ -275,6 +277,25 @@ def test_two_builds_are_the_same_and_the_sdist_builds_the_wheel(tmp_path):
         dates = {info.date_time for info in wheel.infolist()}
     day = datetime.fromtimestamp(commit_time(), UTC)
     assert {date[:3] for date in dates} == {(day.year, day.month, day.day)}  # the commit's, not today's
+
+
+def test_every_pinned_package_is_locked_by_hash_but_torch():
+    """`make lock` was run since a pin was changed; builds of torch differ by where they come from."""
+    lines = (ROOT / "requirements-dev.txt").read_text().replace("\\\n", " ").splitlines()
+    locked = {words[0]: words[1:] for line in lines if (words := line.split("#")[0].split())}
+    assert {f"{name}=={version}" for name, version in pins().items() if name != "torch"} == {
+        f"{canonicalize_name(name)}=={version}" for name, version in (one.split("==") for one in locked)
+    }
+    assert all(hashes and all(one.startswith("--hash=sha256:") for one in hashes) for hashes in locked.values())
+
+
+def test_what_is_promised_about_security_stands_where_it_says():
+    """SECURITY.md is there, and so are the files and targets that it names."""
+    named = re.findall(r"`((?:src|docs|tests)/[^`]*|make [a-z-]+)`", (ROOT / "SECURITY.md").read_text())
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"make fuzz", "docs/robustness.md", "src/headprune/limits.py"} <= set(named)
+    for one in named:
+        assert one.removeprefix("make ") in targets if one.startswith("make ") else (ROOT / one).exists(), one
 
 
 @needs_git
