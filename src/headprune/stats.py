@@ -96,8 +96,8 @@ def compare_mt_bootstrap(
 
     Example:
         >>> found = hp.stats.compare_mt_bootstrap([1, 1, 1, 0, 1, 1], [0, 1, 0, 0, 0, 1])
-        >>> found.difference, found.p_value < 0.05
-        (-0.5, True)
+        >>> found.difference, round(found.p_value, 2)
+        (-0.5, 0.14)
     """
     a, b = _paired(first, second)
     measure = statistic if statistic is not None else lambda rows: float(np.mean(rows))

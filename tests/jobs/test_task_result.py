@@ -11,6 +11,7 @@ from headprune.jobs.ablate import Ablated
 from headprune.jobs.curve import Curved
 from headprune.jobs.evaluate import Evaluated
 from tests.places import ROOT
+from tests.stored import only_fields_of
 
 STORED = ROOT / "tests" / "data" / "v010" / "commands"
 
@@ -20,9 +21,9 @@ STORED = ROOT / "tests" / "data" / "v010" / "commands"
     [(Ablated, "ablation/ablation.json"), (Curved, "curve/curve.json"), (Evaluated, "evaluated/evaluation.json")],
 )
 def test_a_result_of_the_first_version_is_read_whole(kind, file):
-    """What 0.1.0 wrote becomes a value, and the value writes the same again."""
+    """What 0.1.0 wrote becomes a value, and the value writes the same again, beside fields that came later."""
     stored = json.loads((STORED / file).read_text())
-    assert kind.from_dict(stored).to_dict() == stored
+    assert only_fields_of(kind.from_dict(stored).to_dict(), stored) == stored
 
 
 def test_a_model_compared_with_another_is_read_whole():

@@ -88,7 +88,7 @@ def values() -> None:
     write("scores", "sum", (scores + scores).to_json())
     write("head-map", "one", heads().to_json())
     site = heads().sites[0].to_dict()
-    neurons = {**site, "id": "neurons.0", "component": "neurons", "tower": "text", "groups": []}
+    neurons = {**site, "id": "text.neurons.0", "component": "neurons", "tower": "text", "groups": []}
     skipped = [{"path": "a.b", "reason": "not attention"}]
     write("head-map", "neurons", dump("heads", {"sites": [neurons], "skipped": skipped, "model_type": "toy"}))
     for number, text in enumerate((

@@ -26,8 +26,12 @@ NEEDED = (
     "headprune/lab/report/page/page.css",
     "headprune/lab/report/page/page.html.j2",
     "headprune/lab/report/page/page.js",
+    "headprune/lab/playground/page/*.html",
+    "headprune/lab/playground/page/*.js",
+    "headprune/lab/playground/page/*.css",
+    "headprune/lab/experiments/times.json",
 )
-WHEEL_KINDS = {".py", ".toml", ".css", ".js", ".j2", ".typed"}  # so: no data, no compiled files
+WHEEL_KINDS = {".py", ".toml", ".css", ".js", ".j2", ".html", ".json", ".typed"}  # so: no data, no compiled files
 LEFT_OUT = (".ci/",)  # in the repository, but of no use without it
 LARGEST = 1_000_000  # bytes of one file
 
