@@ -22,10 +22,10 @@ def place(tmp_path):
 
 def batches(place, rows, *, chat=False):
     name = str(place / "llm")
-    if chat:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        tokenizer.chat_template = TEMPLATE
-        tokenizer.save_pretrained(name)
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer.chat_template = TEMPLATE if chat else None
+    (place / "llm" / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer.save_pretrained(name)
     path = place / "calibration.jsonl"
     path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
     model = AutoModelForCausalLM.from_pretrained(name)
