@@ -168,7 +168,7 @@ def test_the_commands_of_the_other_pages_are_spelt_right():
         command = load_command(words[0])
         with command.make_context(words[0], list(words[1:])) as context:
             assert context.params, page
-        if words[0] == "run":
+        if words[0] == "run" and "--all" not in words:
             check_preset(words, page)
 
 
